@@ -1,0 +1,1 @@
+"""The bundle's bytes: written, and read without trust."""

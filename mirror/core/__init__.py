@@ -1,0 +1,1 @@
+"""Values and rules: no files, no network, no clock, no processes."""

@@ -1,0 +1,230 @@
+"""The bundle's first member: canonical JSON that lists every artifact.
+
+Docs: docs/format.md. Parsing is strict: bytes that this module would not itself write are refused,
+so an index has exactly one spelling and its sha256 (`Index.digest`) names the whole bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirror.core import paths
+from mirror.core.artifact import Artifact, Json
+from mirror.core.target import Target
+from mirror.errors import BundleError, TargetError
+
+FORMAT = 1
+INDEX_NAME = "mirror-bundle.json"
+SIGNATURE_NAME = "mirror-bundle.json.sig"
+#: No index is longer: 256 MiB hold about a million artifacts.
+MAX_INDEX_BYTES = 256 * 2**20
+MAX_SIGNATURE_BYTES = 64 * 2**10
+#: No artifact is larger: 2**53 is what every JSON reader keeps exactly.
+MAX_SIZE = 2**53
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._+-]{0,99})")
+_KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An artifact of the index, and whether this bundle ships its bytes."""
+
+    artifact: Artifact
+    shipped: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What a bundle holds.
+
+    name, version: as in the manifest.
+    tool: version of mirror that packed it.
+    lock: sha256 of the lock it was packed from.
+    target: the machine it is for; None when everything in it fits any machine.
+    verify: the manifest's `verify` section, for `mirror verify` on the server.
+    entries: every artifact of the complete set, in the order of their bytes in the bundle.
+    base: digest of the bundle that an incremental one builds on, else None.
+    """
+
+    name: str
+    version: str
+    tool: str
+    lock: str
+    target: Target | None
+    entries: tuple[Entry, ...]
+    verify: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    base: str | None = None
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """Every artifact of the set, shipped or not."""
+        return [entry.artifact for entry in self.entries]
+
+    @property
+    def shipped(self) -> list[Artifact]:
+        """The artifacts whose bytes follow the index, in the order in which they follow."""
+        return [entry.artifact for entry in self.entries if entry.shipped]
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the canonical bytes: the name of the bundle."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def of_kind(self, kind: str) -> list[Artifact]:
+        """The artifacts of one ecosystem."""
+        return [artifact for artifact in self.artifacts if artifact.kind == kind]
+
+    def to_bytes(self) -> bytes:
+        """The one canonical spelling: sorted keys, no spaces, ASCII, a line feed at the end."""
+        document: dict[str, Json] = {
+            "format": FORMAT,
+            "name": self.name,
+            "version": self.version,
+            "tool": self.tool,
+            "lock": self.lock,
+            "target": self.target.to_json() if self.target else None,
+            "verify": self.verify,
+            "base": self.base,
+            "artifacts": [_entry_to_json(entry) for entry in self.entries],
+        }
+        return canonical(document) + b"\n"
+
+
+def canonical(value: Json) -> bytes:
+    """JSON with sorted keys, no spaces, ASCII only: equal values give equal bytes."""
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+    return text.encode("ascii")
+
+
+def parse(data: bytes) -> Index:
+    """The index that these bytes spell.
+
+    Raises BundleError for anything that `Index.to_bytes` would not write, and TargetError for a
+    format that is newer than this program.
+    """
+    if len(data) > MAX_INDEX_BYTES:
+        raise BundleError(
+            f"the index is {len(data)} bytes long; at most {MAX_INDEX_BYTES} are read"
+        )
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"the index is not JSON: {paths.shown(str(error))}") from None
+    number = document.get("format") if isinstance(document, dict) else None
+    if type(number) is int and number > FORMAT:
+        raise TargetError(
+            f"the bundle has format {number}; this mirror reads format {FORMAT}",
+            hint="Install the mirror that the bundle carries: tar -xzf BUNDLE install.sh tool"
+            " && sh install.sh BUNDLE",
+        )
+    try:
+        index = _from_document(document)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"the index is malformed: {paths.shown(str(error))}") from None
+    found = list(paths.problems([INDEX_NAME, SIGNATURE_NAME, *(a.path for a in index.artifacts)]))
+    if found:
+        raise BundleError("the index names files that no bundle may hold", problems=found[:20])
+    if index.to_bytes() != data:
+        raise BundleError("the index is not in canonical form")
+    return index
+
+
+_KEYS = {"format", "name", "version", "tool", "lock", "target", "verify", "base", "artifacts"}
+_ENTRY_KEYS = {"kind", "path", "size", "sha256"}
+_ENTRY_OPTIONAL = {"executable", "origin", "held"}
+
+
+def _entry_to_json(entry: Entry) -> dict[str, Json]:
+    artifact = entry.artifact
+    table: dict[str, Json] = {
+        "kind": artifact.kind,
+        "path": artifact.path,
+        "size": artifact.size,
+        "sha256": artifact.sha256,
+    }
+    if artifact.executable:
+        table["executable"] = True
+    if artifact.origin:
+        table["origin"] = artifact.origin
+    if not entry.shipped:
+        table["held"] = True
+    return table
+
+
+def _from_document(document: Json) -> Index:
+    if not isinstance(document, dict) or set(document) != _KEYS:
+        raise ValueError("its keys are not those of format 1")
+    if type(document["format"]) is not int or document["format"] != FORMAT:
+        raise ValueError("its format is not 1")
+    for key in ("name", "version"):
+        _require(_NAME.fullmatch(_text(document[key])), f"{key} is not a plain name")
+    _require(_NAME.fullmatch(_text(document["tool"])), "tool is not a version")
+    _require(_SHA256.fullmatch(_text(document["lock"])), "lock is not a sha256")
+    base = document["base"]
+    _require(base is None or _SHA256.fullmatch(_text(base)), "base is not a sha256")
+    verify, target, artifacts = document["verify"], document["target"], document["artifacts"]
+    _require(isinstance(verify, dict), "verify is not a table")
+    _require(target is None or isinstance(target, dict), "target is not a table")
+    _require(isinstance(artifacts, list), "artifacts is not a list")
+    return Index(
+        name=document["name"],
+        version=document["version"],
+        tool=document["tool"],
+        lock=document["lock"],
+        target=None if target is None else Target.from_json(target),
+        verify=verify,
+        base=base,
+        entries=tuple(_entry(item) for item in artifacts),
+    )
+
+
+def _entry(item: Json) -> Entry:
+    if not isinstance(item, dict):
+        raise ValueError("an artifact is not a table")
+    keys = set(item)
+    _require(
+        _ENTRY_KEYS <= keys <= _ENTRY_KEYS | _ENTRY_OPTIONAL,
+        "an artifact's keys are not those of format 1",
+    )
+    path, size = _text(item["path"]), item["size"]
+    _require(_KIND.fullmatch(_text(item["kind"])), f"{path!r}: kind is not a plain word")
+    _require(type(size) is int and 0 <= size <= MAX_SIZE, f"{path!r}: size is not a byte count")
+    _require(_SHA256.fullmatch(_text(item["sha256"])), f"{path!r}: sha256 is not one")
+    for key in ("executable", "held"):
+        _require(item.get(key, True) is True, f"{path!r}: {key} is not true")
+    origin = item.get("origin", {})
+    _require(isinstance(origin, dict), f"{path!r}: origin is not a table")
+    return Entry(
+        Artifact(
+            kind=item["kind"],
+            path=path,
+            size=size,
+            sha256=item["sha256"],
+            executable="executable" in item,
+            origin=origin,
+        ),
+        shipped="held" not in item,
+    )
+
+
+def _text(value: Json) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} is not text")
+    return value
+
+
+def _require(condition: object, reason: str) -> None:
+    if not condition:
+        raise ValueError(reason)
+
+
+def total_size(artifacts: Sequence[Artifact]) -> int:
+    """The bytes of all these artifacts together."""
+    return sum(artifact.size for artifact in artifacts)

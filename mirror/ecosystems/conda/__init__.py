@@ -1,0 +1,1 @@
+"""Conda packages: solved for the target, linked into the environment."""

@@ -1,0 +1,104 @@
+"""The builder's side of an ecosystem: what every `source` module offers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from mirror.core.artifact import Artifact
+from mirror.core.progress import Progress
+from mirror.core.target import Target
+from mirror.fetch.http import Fetcher, Request
+from mirror.store import atomic
+from mirror.store.blobs import Blobs, hash_file
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where and for what a source works.
+
+    folder: the manifest's; its relative paths start here.
+    target: the machine that the bundle is for.
+    blobs: the builder's store.
+    fetcher: the one way to the network for bytes.
+    kept: artifacts of the previous lock, to be preferred where they still fit.
+    """
+
+    folder: Path
+    target: Target
+    blobs: Blobs
+    fetcher: Fetcher
+    progress: Progress
+    kept: tuple[Artifact, ...] = ()
+    hashes: LocalHashes = field(default_factory=lambda: LocalHashes(None))
+
+
+class Source(Protocol):
+    """The module `mirror.ecosystems.KIND.source`."""
+
+    def inputs(self, section: Any, context: Context) -> Mapping[str, str]:
+        """Digests of what the resolution depends on besides the manifest: files, channels.
+
+        Name -> any text that changes when the thing does. A lock whose inputs differ is stale.
+        """
+
+    def resolve(self, section: Any, context: Context) -> list[Artifact]:
+        """The exact files that the section asks for. May use the network.
+
+        Raises ResolutionError when nothing satisfies it, UsageError for what is wrong in it,
+        DownloadError when an origin cannot be reached.
+        """
+
+    def requests(
+        self, artifacts: Sequence[Artifact], section: Any, context: Context
+    ) -> list[Request | Path]:
+        """Where the bytes of each artifact are: a URL, or a file of this machine."""
+
+    def derived(self, artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]:
+        """Further members of the bundle that follow from these artifacts: path -> bytes.
+
+        A pure function of the artifacts, so that one lock always gives one bundle.
+        """
+
+    def prove(self, artifacts: Sequence[Artifact], section: Any, context: Context) -> None:
+        """Show, without a network, that the set is complete and fits the target.
+
+        `context.blobs` holds the bytes of all artifacts that are no local files.
+        Raises ResolutionError that names what is missing and who asks for it.
+        """
+
+
+class LocalHashes:
+    """sha256 of local files, remembered by path, size and time of change (nanoseconds)."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._known: dict[str, list[Any]] = {}
+        self._changed = False
+        if file is not None and file.is_file():
+            try:
+                self._known = json.loads(file.read_bytes())
+            except ValueError:
+                self._known = {}
+
+    def of(self, path: Path) -> tuple[int, str]:
+        """Size in bytes and sha256 of a file. Raises OSError when it cannot be read."""
+        status = os.stat(path)
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+        key = str(path.absolute())
+        known = self._known.get(key)
+        if known is None or known[:3] != stamp:
+            known = [*stamp, hash_file(path)]
+            self._known[key] = known
+            self._changed = True
+        return status.st_size, str(known[3])
+
+    def save(self) -> None:
+        """Write down what was learnt."""
+        if self._file is not None and self._changed:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write(self._file, json.dumps(self._known).encode())

@@ -1,0 +1,1 @@
+"""mirror itself and what it needs on the server."""

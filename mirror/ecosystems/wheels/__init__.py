@@ -1,0 +1,1 @@
+"""Python packages: resolved for the target, installed into the environment."""

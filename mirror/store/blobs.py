@@ -1,0 +1,109 @@
+"""Files named by the sha256 of their bytes.
+
+Invariant: a file under its name has the bytes that the name says. Nothing is moved in before its
+hash was computed over the very bytes written, and what is in is read-only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mirror.errors import BundleError
+from mirror.store import atomic
+
+CHUNK = 2**20
+
+
+class Blobs:
+    """A folder of blobs: FOLDER/sha256/ab/abcd..., and FOLDER/tmp for those still being written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.temporary = folder / "tmp"
+
+    def path(self, sha256: str) -> Path:
+        """Where the blob of this hash is, or would be."""
+        return self.folder / "sha256" / sha256[:2] / sha256
+
+    def has(self, sha256: str, size: int | None = None) -> bool:
+        """Whether the blob is here (and of that size, when one is given). Does not hash."""
+        try:
+            status = self.path(sha256).stat()
+        except OSError:
+            return False
+        return size is None or status.st_size == size
+
+    def staging(self) -> Path:
+        """A fresh, unused file name on the store's file system, to write a blob to."""
+        self.temporary.mkdir(parents=True, exist_ok=True)
+        return atomic.unused_name(self.temporary / "blob")
+
+    def admit(self, file: Path, sha256: str) -> Path:
+        """Move `file`, whose bytes the caller has hashed and synced, in under its name.
+
+        The folder's entry is not synced here: call `sync` once after many.
+        """
+        target = self.path(sha256)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.chmod(file, 0o444)
+        os.replace(file, target)
+        return target
+
+    def put(self, data: bytes) -> str:
+        """Store these bytes; returns their sha256."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        if not self.has(sha256, len(data)):
+            file = self.staging()
+            with open(file, "xb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            self.admit(file, sha256)
+        return sha256
+
+    def sync(self, names: Iterator[str] | list[str] | set[str]) -> None:
+        """Make the names of these blobs durable."""
+        for folder in sorted({self.path(sha256).parent for sha256 in names}):
+            atomic.sync_folder(folder)
+        if (self.folder / "sha256").is_dir():
+            atomic.sync_folder(self.folder / "sha256")
+
+    def check(self, sha256: str) -> None:
+        """Raises BundleError unless the blob is here and its bytes have this hash."""
+        path = self.path(sha256)
+        if not path.is_file():
+            raise BundleError(f"{path} is missing")
+        if hash_file(path) != sha256:
+            raise BundleError(f"{path} has changed: its sha256 is no longer its name")
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's bytes, in constant memory."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(CHUNK))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def place(blob: Path, target: Path, *, executable: bool = False) -> None:
+    """Put a blob's bytes at `target`: a hard link where that can be, else a copy.
+
+    An executable is always a copy: its mode differs from the blob's, and modes belong to the bytes.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not executable:
+        try:
+            os.link(blob, target)
+            return
+        except FileExistsError:
+            raise
+        except OSError:
+            pass  # another file system, or one without hard links
+    shutil.copyfile(blob, target)
+    os.chmod(target, 0o555 if executable else 0o444)

@@ -1,0 +1,1 @@
+"""Prove that this server trains, or say why it does not."""
