@@ -16,7 +16,7 @@ every problem of its kind (`problems`, a line each) and what to do next (`hint`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class MirrorError(Exception):
@@ -85,3 +85,15 @@ class VerifyError(MirrorError):
     """Verification ran and found that this server cannot train."""
 
     exit_code = 9
+
+
+def together(errors: Sequence[MirrorError]) -> MirrorError:
+    """Several errors of one run as one, of the first one's kind: nobody meets them one a run."""
+    first, *others = errors
+    if not others:
+        return first
+    problems = list(first.problems)
+    for error in others:
+        problems += [error.message, *(f"  {problem}" for problem in error.problems)]
+        problems += [f"  {error.hint}"] if error.hint else []
+    return type(first)(first.message, problems=problems, hint=first.hint)

@@ -1,35 +1,87 @@
 """The YAML that a person writes: what is wanted, for which target.
 
-Every scalar is read as text and converted by the schema, so that `3.10`, `1e-3` and `no` mean what
-was written. All mistakes are reported in one go, each with its line and column.
+These classes are its schema; `reading` turns a file's bytes into them.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
-import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
     Tag,
-    ValidationError,
 )
 
 from mirror.core.target import PLATFORMS
-from mirror.errors import UsageError
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$"
+_VERSION = r"^\d+(\.\d+)*$"
+_REPO = r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$"
+_PYTHON = r"^3\.\d+$"
+_GPU = r"^sm_\d+[a-z]?$"
+_URL = r"^https?://"
+_SHA256 = r"^[0-9a-f]{64}$"
+#: What each pattern asks for, in words, for messages.
+FORMS = {
+    _NAME: "a name of letters, digits and . _ + -",
+    _VERSION: "a version such as 12.8",
+    _REPO: "a repository id such as org/name",
+    _PYTHON: "a Python version such as 3.11",
+    _GPU: "a GPU architecture such as sm_90",
+    _URL: "an address that begins with https:// or http://",
+    _SHA256: "64 lower-case hexadecimal digits",
+}
 
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
-Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
-VersionText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*$")]
-RepoId: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$", max_length=96)
-]
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=_NAME)]
+VersionText: TypeAlias = Annotated[str, StringConstraints(pattern=_VERSION)]
+RepoId: TypeAlias = Annotated[str, StringConstraints(pattern=_REPO, max_length=96)]
+
+
+def _requirement(text: str) -> str:
+    """A requirement specifier as pip writes it, with nothing that a lock could not pin."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    if text.startswith("-"):
+        raise ValueError(f"{text!r} is an option of pip; only requirement specifiers stand here")
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{text!r} is no requirement specifier: {reason}") from None
+    if requirement.url:
+        raise ValueError(f"{text!r} names an address; only packages of the index stand here")
+    return text
+
+
+def _platform(text: str) -> str:
+    if text not in PLATFORMS:
+        raise ValueError(f"{text!r} is none of {', '.join(PLATFORMS)}")
+    return text
+
+
+def _provided(text: str) -> str:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(text)
+        operators = [s.operator for s in requirement.specifier]
+        if requirement.extras or requirement.marker or requirement.url:
+            raise ValueError
+        if operators and (operators != ["=="] or "*" in text):
+            raise ValueError
+    except (InvalidRequirement, ValueError):
+        raise ValueError(f"{text!r} is neither NAME nor NAME==VERSION") from None
+    return text.replace(" ", "")
+
+
+RequirementText: TypeAlias = Annotated[str, AfterValidator(_requirement)]
+ProvidedText: TypeAlias = Annotated[str, AfterValidator(_provided)]
 
 
 class Section(BaseModel):
@@ -41,19 +93,19 @@ class Section(BaseModel):
 class TargetSection(Section):
     """The machine the bundle is for. What is left out is taken from the machine that builds."""
 
-    python: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")] | None = None
-    platform: Literal["linux-x86_64", "linux-aarch64", "win-amd64", "macos-arm64"] | None = None
+    python: Annotated[str, StringConstraints(pattern=_PYTHON)] | None = None
+    platform: Annotated[str, AfterValidator(_platform)] | None = None
     glibc: VersionText | None = None
     cuda: VersionText | None = None
     driver: VersionText | None = None
-    gpus: list[Annotated[str, StringConstraints(pattern=r"^sm_\d+[a-z]?$")]] = []
-    provided: list[Text] = []
+    gpus: list[Annotated[str, StringConstraints(pattern=_GPU)]] = []
+    provided: list[ProvidedText] = []
 
 
 class WheelsSection(Section):
     """Python packages, as requirement specifiers."""
 
-    requirements: list[Text] = Field(min_length=1)
+    requirements: list[RequirementText] = Field(min_length=1)
 
 
 class CondaSection(Section):
@@ -87,8 +139,8 @@ class LocalFile(Section):
 class RemoteFile(Section):
     """A file from a URL, its bytes fixed by their hash."""
 
-    url: Annotated[str, StringConstraints(pattern=r"^https?://")]
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    url: Annotated[str, StringConstraints(pattern=_URL)]
+    sha256: Annotated[str, StringConstraints(pattern=_SHA256)]
     to: Text
 
 
@@ -143,144 +195,6 @@ class Manifest(Section):
     verify: VerifySection = VerifySection()
 
 
-def parse(data: bytes, source: str) -> Manifest:
-    """The manifest that these bytes spell; `source` is its file's name, for messages.
-
-    Raises UsageError that lists every mistake as FILE:LINE:COLUMN.
-    """
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{source}:{line}: the manifest is not UTF-8 text") from None
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-        raise UsageError(
-            f"{where}: {error.problem}", hint=_tab_hint(text, mark.line if mark else 0)
-        ) from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{source}: {error}") from None
-    if not isinstance(node, yaml.MappingNode):
-        raise UsageError(
-            f"{source}: a manifest is a table",
-            hint="It begins with `name: ...` and `version: ...`; manifests/demo.yaml shows all.",
-        )
-    places: dict[tuple[str | int, ...], tuple[int, int]] = {}
-    mistakes: list[str] = []
-    plain = _plain(node, (), places, mistakes, source, ())
-    try:
-        manifest = Manifest.model_validate(plain)
-    except ValidationError as error:
-        mistakes += list(_explained(error, places, source))
-    if mistakes:
-        count = f"{len(mistakes)} mistakes" if len(mistakes) > 1 else "a mistake"
-        raise UsageError(f"the manifest {source} has {count}", problems=mistakes)
-    return manifest
-
-
-def _plain(
-    node: yaml.Node,
-    at: tuple[str | int, ...],
-    places: dict[tuple[str | int, ...], tuple[int, int]],
-    mistakes: list[str],
-    source: str,
-    above: tuple[yaml.Node, ...],
-) -> Any:
-    """The node as dicts, lists and text, with the place of each noted in `places`."""
-    places.setdefault(at, (node.start_mark.line + 1, node.start_mark.column + 1))
-    if node in above:
-        mistakes.append(f"{_where(places, at, source)}: an alias holds itself")
-        return None
-    if isinstance(node, yaml.ScalarNode):
-        empty = node.style is None and node.value in ("", "~", "null")
-        return None if empty else node.value
-    if isinstance(node, yaml.SequenceNode):
-        return [
-            _plain(item, (*at, number), places, mistakes, source, (*above, node))
-            for number, item in enumerate(node.value)
-        ]
-    table: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else "?"
-        line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
-        if key in table:
-            mistakes.append(f"{source}:{line}:{column}: the key {key} is here twice")
-        places[(*at, key)] = (line, column)
-        value = _plain(value_node, (*at, key), places, mistakes, source, (*above, node))
-        if value is not None:
-            table[key] = value
-    return table
-
-
-def _explained(
-    error: ValidationError, places: dict[tuple[str | int, ...], tuple[int, int]], source: str
-) -> Iterator[str]:
-    for item in error.errors(include_url=False):
-        # A tagged union puts the tag of the chosen shape into the location; places has none.
-        at = tuple(part for part in item["loc"] if part not in ("text", "local", "remote"))
-        where, name = _where(places, at, source), ".".join(str(part) for part in at)
-        match item["type"]:
-            case "extra_forbidden":
-                near = difflib.get_close_matches(str(at[-1]), _known_keys(at[:-1]), 1)
-                meant = f"; did you mean {near[0]}?" if near else ""
-                yield f"{where}: unknown key {name}{meant}"
-            case "missing":
-                yield f"{where}: {name} is missing"
-            case "string_pattern_mismatch" | "string_too_short" | "string_too_long":
-                yield f"{where}: {name}: {item['input']!r} is not of the form {_form(item)}"
-            case "model_type" | "model_attributes_type" | "dict_type":
-                yield f"{where}: {name} must be a table (key: value)"
-            case "list_type":
-                yield f"{where}: {name} must be a list"
-            case "string_type":
-                yield f"{where}: {name} must be text"
-            case _:
-                yield f"{where}: {name}: {item['msg'][0].lower()}{item['msg'][1:]}"
-
-
-def _form(item: Any) -> str:
-    context = item.get("ctx", {})
-    if "pattern" in context:
-        return str(context["pattern"])
-    return f"{context.get('min_length', 0)} to {context.get('max_length', 'any number of')} letters"
-
-
-def _known_keys(at: tuple[str | int, ...]) -> list[str]:
-    sections: dict[str, list[type[Section]]] = {
-        "target": [TargetSection],
-        "wheels": [WheelsSection],
-        "conda": [CondaSection],
-        "models": [HubModel, LocalModel],
-        "files": [LocalFile, RemoteFile],
-        "verify": [VerifySection],
-    }
-    classes = sections.get(str(at[0]), []) if at else [Manifest]
-    return [key for section in classes for key in section.model_fields]
-
-
-def _where(
-    places: dict[tuple[str | int, ...], tuple[int, int]], at: tuple[str | int, ...], source: str
-) -> str:
-    """The place of the thing named, or of the nearest table around it."""
-    while at not in places and at:
-        at = at[:-1]
-    line, column = places.get(at, (1, 1))
-    return f"{source}:{line}:{column}"
-
-
-def _tab_hint(text: str, line: int) -> str | None:
-    lines = text.splitlines()
-    if line < len(lines) and "\t" in lines[line]:
-        return "The line holds a tab; YAML is indented with spaces."
-    return None
-
-
 def json_schema() -> dict[str, Any]:
     """The manifest's JSON Schema, for editors."""
     return Manifest.model_json_schema()
-
-
-assert set(PLATFORMS) == set(TargetSection.model_fields["platform"].annotation.__args__[0].__args__)  # type: ignore[union-attr]  # noqa: S101

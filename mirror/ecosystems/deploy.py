@@ -22,14 +22,12 @@ class Site:
     blobs: the root's store; holds every artifact.
     generation: the folder being filled.
     python: the interpreter that environments are made from.
-    over: an existing environment (its prefix) to layer over, or None.
     """
 
     index: Index
     blobs: Blobs
     generation: Generation
     python: Path
-    over: Path | None
     progress: Progress
 
 

@@ -1,0 +1,57 @@
+# One target for each thing that people do. `make demo PYTHON=python3.12` chooses the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+MIRROR := $(BIN)/mirror
+
+.PHONY: help demo test lint bench format clean
+
+help:
+	@echo "make demo    build, install and verify manifests/demo.yaml on this machine"
+	@echo "make test    lint, then every test, real ones too (about ten minutes)"
+	@echo "make lint    ruff, mypy, import rules"
+	@echo "make format  ruff's formatter and its safe fixes"
+	@echo "make bench   speed, side by side with cat, tar, cp and sha256sum"
+	@echo "make clean   remove what the above made"
+
+demo: .venv/demo.stamp
+	$(MIRROR) build manifests/demo.yaml
+	$(MIRROR) install bundles/demo-*.tar.gz --root .demo
+	$(MIRROR) verify --root .demo
+
+test: lint .venv-olah/stamp
+	$(BIN)/python -m pytest -n 2 --dist loadscope
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/test.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/test.stamp
+	$(BIN)/python -m tests.bench.run
+
+clean:
+	rm -rf .venv .venv-olah .demo bundles/*.tar.gz build dist
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing mirror, torch and accelerate into .venv; the first time takes a while."
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[train]'
+	@touch $@
+
+.venv/test.stamp: .venv/demo.stamp
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[train,test]'
+	@touch $@
+
+# A third-party hub server, for one end-to-end test; it wants an environment of its own.
+.venv-olah/stamp: constraints.txt
+	$(PYTHON) -m venv .venv-olah
+	.venv-olah/bin/python -m pip --disable-pip-version-check install --quiet olah==0.5.4
+	@touch $@

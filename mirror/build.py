@@ -1,0 +1,371 @@
+"""mirror lock and mirror build: manifest -> lock -> blobs -> proof -> bundle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mirror
+from mirror import machine
+from mirror.bundle import layout, writer
+from mirror.core import index as indexes
+from mirror.core import lock as locks
+from mirror.core import manifest as manifests
+from mirror.core import reading
+from mirror.core.artifact import Artifact, Json
+from mirror.core.index import Entry, Index
+from mirror.core.lock import Lock
+from mirror.core.manifest import Manifest
+from mirror.core.progress import Progress
+from mirror.core.target import Target
+from mirror.core.text import counted, human_size
+from mirror.ecosystems.conda import source as conda
+from mirror.ecosystems.files import source as files
+from mirror.ecosystems.models import source as models
+from mirror.ecosystems.source import Context, LocalHashes, Source
+from mirror.ecosystems.tool import source as tool
+from mirror.ecosystems.wheels import source as wheels
+from mirror.errors import MirrorError, UsageError, together
+from mirror.fetch.http import Fetcher, Request
+from mirror.store import atomic
+from mirror.store.blobs import Blobs
+
+T = TypeVar("T")
+
+#: Every ecosystem, in the order in which a bundle holds them.
+SOURCES: Mapping[str, Source] = {
+    "tool": tool,
+    "conda": conda,
+    "wheels": wheels,
+    "models": models,
+    "files": files,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A manifest on disk, and what is needed to lock and build it."""
+
+    path: Path
+    manifest: Manifest
+    context: Context
+
+    @property
+    def lock_path(self) -> Path:
+        """demo.yaml -> demo.lock.toml"""
+        return self.path.with_suffix(".lock.toml")
+
+    def sections(self) -> Iterator[tuple[str, Source, Any]]:
+        """Each ecosystem that the manifest uses: its kind, its source, its section."""
+        for kind, source in SOURCES.items():
+            section = self.manifest if kind == "tool" else getattr(self.manifest, kind)
+            if section:
+                yield kind, source, section
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A bundle that is there now; `changed` is False when it was there before."""
+
+    path: Path
+    index: Index
+    size: int
+    changed: bool
+
+
+def find_manifest(folder: Path) -> Path:
+    """The manifest that no argument means: mirror.yaml here, else the one in manifests/.
+
+    Raises UsageError that lists what there is to choose from.
+    """
+    here = folder / "mirror.yaml"
+    if here.is_file():
+        return here
+    found = sorted((folder / "manifests").glob("*.yaml"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            "several manifests are here; name one",
+            problems=[str(path.relative_to(folder)) for path in found],
+        )
+    raise UsageError(
+        "no manifest is named, and there is no mirror.yaml here",
+        hint="Write one (README.md shows how), or name it: mirror build MANIFEST",
+    )
+
+
+def open_project(path: Path, progress: Progress) -> Project:
+    """Read a manifest. Raises UsageError for whatever is wrong with it."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"the manifest {path} cannot be read: {error.strerror}") from None
+    manifest = reading.parse(data, str(path))
+    cache = cache_folder()
+    blobs = Blobs(cache)
+    context = Context(
+        folder=path.parent.absolute(),
+        target=_complete(manifest.target, progress),
+        blobs=blobs,
+        fetcher=Fetcher(blobs, progress),
+        progress=progress,
+        hashes=LocalHashes(cache / "local.json"),
+    )
+    return Project(path, manifest, context)
+
+
+def lock(project: Project, *, check: bool = False) -> tuple[Lock, bool]:
+    """The project's lock, resolved again if missing or stale; and whether it was written.
+
+    check: raise UsageError instead of resolving.
+    """
+    inputs, old = _inputs(project), _read_lock(project)
+    if old and old.inputs == inputs:
+        return old, False
+    if check:
+        state = "older than what it was made from" if old else "missing"
+        raise UsageError(
+            f"the lock {project.lock_path} is {state}", hint=f"Run: mirror lock {project.path}"
+        )
+    context = replace(project.context, kept=old.artifacts if old else ())
+
+    def resolve(kind: str, source: Source, section: Any) -> list[Artifact]:
+        artifacts = source.resolve(section, context)
+        context.progress.step(f"resolved {kind}: {summary(artifacts)}")
+        return artifacts
+
+    found = [artifact for artifacts in _each(project, resolve) for artifact in artifacts]
+    fresh = Lock(inputs=inputs, target=context.target, artifacts=tuple(found))
+    atomic.write(project.lock_path, fresh.to_bytes())
+    context.hashes.save()
+    written = _read_lock(project)
+    assert written is not None  # noqa: S101 -- it was written just now
+    return written, True
+
+
+def build(project: Project, output: Path | None) -> Built:
+    """The project's bundle: locked, fetched, proved and packed; nothing of it done twice."""
+    locked, changed = lock(project)
+    if not changed:
+        project.context.progress.step(f"the lock is fresh: {summary(locked.artifacts)}")
+    derived = _derive(project, locked)
+    index = _index(project, locked, derived)
+    target = output or Path("bundles") / f"{index.name}-{index.version}.tar.gz"
+    size = layout.bundle_size(index)
+    if _is_built(project, index, target):
+        return Built(target, index, size, changed=False)
+    places = _fetch(project, locked, derived)
+    _prove(project, locked, index)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    writer.pack_file(
+        index, b"", lambda artifact: places[artifact.sha256], target, project.context.progress
+    )
+    _note_built(project, index, target)
+    return Built(target, index, size, changed=True)
+
+
+def summary(artifacts: Sequence[Artifact]) -> str:
+    """ "21 files, 12.3 MB" """
+    size = human_size(indexes.total_size(artifacts))
+    return f"{counted(len(artifacts), 'file')}, {size}"
+
+
+def cache_folder() -> Path:
+    """Where the builder keeps its store: $MIRROR_CACHE, else the user's cache folder."""
+    if chosen := os.environ.get("MIRROR_CACHE"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "mirror" / "cache"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/mirror").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mirror"
+
+
+def _complete(section: manifests.TargetSection, progress: Progress) -> Target:
+    """The target with what the manifest leaves out taken from this machine."""
+    here = machine.this_platform()
+    platform = section.platform or here
+    if not platform:
+        raise UsageError(
+            "this machine is no platform that a bundle can be for",
+            hint="Write target.platform in the manifest, for instance linux-x86_64.",
+        )
+    glibc = section.glibc or ""
+    if platform.startswith("linux") and not glibc:
+        # Another machine's glibc is not known here: 2.28 is what every Linux since 2019 has.
+        glibc = machine.this_glibc() if platform == here else ""
+        glibc = glibc or "2.28"
+    return Target(
+        python=section.python or machine.this_python(),
+        platform=platform,
+        glibc=glibc,
+        cuda=section.cuda or "",
+        driver=section.driver or "",
+        gpus=tuple(section.gpus),
+        provided=tuple(_versioned(section.provided)),
+    )
+
+
+def _versioned(provided: Sequence[str]) -> Iterator[str]:
+    """Each provided package with a version: the one installed beside mirror where none is given."""
+    from importlib import metadata
+
+    unknown = []
+    for item in provided:
+        if "==" in item:
+            yield item
+            continue
+        try:
+            yield f"{item}=={metadata.version(item)}"
+        except metadata.PackageNotFoundError:
+            unknown.append(item)
+    if unknown:
+        raise UsageError(
+            "target.provided names packages without a version that are not installed here either",
+            problems=unknown,
+            hint=f"Write the server's version: {unknown[0]}==VERSION",
+        )
+
+
+def _inputs(project: Project) -> str:
+    """Digest of everything that a resolution reads: it tells whether a lock is stale."""
+    manifest, context = project.manifest, project.context
+    document = manifest.model_dump(mode="json", exclude={"name", "version", "verify", "target"})
+
+    def inputs(kind: str, source: Source, section: Any) -> Json:
+        return [kind, dict(source.inputs(section, context))]
+
+    read = _each(project, inputs)
+    everything: Json = {"manifest": document, "target": context.target.to_json(), "read": read}
+    return hashlib.sha256(indexes.canonical(everything)).hexdigest()
+
+
+def _each(project: Project, ask: Callable[[str, Source, Any], T]) -> list[T]:
+    """What each ecosystem answers. Raises the errors of all of them as one."""
+    answers: list[T] = []
+    failures: list[MirrorError] = []
+    for kind, source, section in project.sections():
+        try:
+            answers.append(ask(kind, source, section))
+        except MirrorError as error:
+            failures.append(error)
+    if failures:
+        raise together(failures)
+    return answers
+
+
+def _read_lock(project: Project) -> Lock | None:
+    try:
+        data = project.lock_path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{project.lock_path} cannot be read: {error.strerror}") from None
+    return locks.parse(data, str(project.lock_path))
+
+
+def _of(locked: Lock, kind: str) -> list[Artifact]:
+    return [artifact for artifact in locked.artifacts if artifact.kind == kind]
+
+
+def _derive(project: Project, locked: Lock) -> list[Artifact]:
+    """Members that follow from the lock, their bytes put into the store."""
+    blobs = project.context.blobs
+    derived = []
+
+    def add(kind: str, path: str, data: bytes) -> None:
+        derived.append(
+            Artifact(kind, path, len(data), blobs.put(data), executable=path.endswith(".sh"))
+        )
+
+    for kind, source, _ in project.sections():
+        for path, data in source.derived(_of(locked, kind), project.context).items():
+            add(kind, path, data)
+    sums = sorted((a.path, a.sha256) for a in [*locked.artifacts, *derived])
+    add("bundle", "SHA256SUMS", "".join(f"{s}  {path}\n" for path, s in sums).encode())
+    return derived
+
+
+def _index(project: Project, locked: Lock, derived: Sequence[Artifact]) -> Index:
+    manifest = project.manifest
+    order = {kind: number for number, kind in enumerate(("bundle", *SOURCES))}
+    artifacts = sorted([*locked.artifacts, *derived], key=lambda a: (order[a.kind], a.path))
+    verify = manifest.verify.model_dump(mode="json", exclude_none=True)
+    bound = manifest.wheels or manifest.conda
+    index = Index(
+        name=manifest.name,
+        version=manifest.version,
+        tool=mirror.__version__,
+        lock=locked.digest,
+        target=locked.target if bound else None,
+        verify=verify,
+        entries=tuple(Entry(artifact) for artifact in artifacts),
+    )
+    indexes.parse(index.to_bytes())  # what no reader would accept is never written
+    return index
+
+
+def _fetch(project: Project, locked: Lock, derived: Sequence[Artifact]) -> dict[str, Path]:
+    """Have every artifact on this machine; returns where each is, by its sha256."""
+    context = project.context
+    places = {a.sha256: context.blobs.path(a.sha256) for a in [*locked.artifacts, *derived]}
+    wanted: list[Request] = []
+    for kind, source, section in project.sections():
+        missing = [a for a in _of(locked, kind) if not context.blobs.has(a.sha256, a.size)]
+        if not missing:
+            continue
+        for artifact, request in zip(
+            missing, source.requests(missing, section, context), strict=True
+        ):
+            if isinstance(request, Path):
+                places[artifact.sha256] = request
+            else:
+                wanted.append(request)
+    if wanted:
+        context.fetcher.fetch(wanted)
+        context.progress.step(f"downloaded {counted(len(wanted), 'file')}")
+    return places
+
+
+def _prove(project: Project, locked: Lock, index: Index) -> None:
+    """Show that each set is complete for the target; a set proved once is not proved again."""
+    context = project.context
+    note = context.blobs.folder / "proved" / index.digest
+    if note.exists():
+        return
+    _each(project, lambda kind, source, section: source.prove(_of(locked, kind), section, context))
+    context.progress.step(f"proved complete for {index.target or 'any machine'}, without a network")
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.touch()
+
+
+def _is_built(project: Project, index: Index, target: Path) -> bool:
+    """Whether `target` is the very file that was packed from this index, untouched since."""
+    try:
+        noted = json.loads(_note(project, target).read_bytes())
+        return bool(noted == [index.digest, *_stamp(target)])
+    except (OSError, ValueError):
+        return False
+
+
+def _note_built(project: Project, index: Index, target: Path) -> None:
+    note = _note(project, target)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(note, json.dumps([index.digest, *_stamp(target)]).encode())
+
+
+def _note(project: Project, target: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(target.absolute())).hexdigest()
+    return project.context.blobs.folder / "built" / name
+
+
+def _stamp(target: Path) -> list[int]:
+    status = target.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -1,0 +1,317 @@
+"""Bundles, read without trust.
+
+Promise: what a reader hands out is exactly what `writer.pack` writes for this index and signature,
+or it raises BundleError. Nothing in a bundle is parsed but the index (by core.index) and two sizes
+in front of it, each checked by computing its header again; every other byte is computed from these
+and compared. Memory is bounded whatever a bundle says.
+
+Excluded: who made the bundle. Its signature is handed out, not judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from mirror.bundle import flow, layout
+from mirror.bundle.intake import Intake
+from mirror.core import index as indexes
+from mirror.core.artifact import Artifact
+from mirror.core.paths import shown
+from mirror.core.progress import Progress
+from mirror.errors import BundleError, MachineError, UsageError
+from mirror.store.blobs import Blobs
+
+#: Takes an artifact, an offset in it and its bytes from there; and whether they are the last ones,
+#: in which case its hash has been found right.
+Sink: TypeAlias = Callable[[Artifact, int, memoryview, bool], None]
+
+_BUFFERS = 6
+_BINARY: int = getattr(os, "O_BINARY", 0)
+_HINT = "Copy the bundle again; if it is no better then, build it again."
+
+
+class Reader:
+    """A bundle that is read once, from its beginning to its end: `open`, then `admit` or `check`.
+
+    index_bytes: the index exactly as it stands there, what a signature is over.
+    signature: exactly as it stands there; empty when the bundle is unsigned.
+    index: the parsed index.
+    """
+
+    def __init__(self, file: int, name: str) -> None:
+        """Read the head from a file descriptor, which is the reader's from here on."""
+        self._file = file
+        self._name = name
+        self._at = 0  # in the tar: what comes next
+        self._crc = 0  # of the gzip member so far
+        fronts: list[tuple[layout.Chunk, bytes]] = []
+        self.index_bytes = self._member(indexes.INDEX_NAME, indexes.MAX_INDEX_BYTES, fronts)
+        self.signature = self._member(indexes.SIGNATURE_NAME, indexes.MAX_SIGNATURE_BYTES, fronts)
+        try:
+            self.index = indexes.parse(self.index_bytes)
+        except BundleError as error:
+            raise BundleError(
+                f"{name}: {error.message}", problems=error.problems, hint=error.hint or _HINT
+            ) from None
+        self._head = self._at
+        self._total = self._at + layout.payload_size(self.index.shipped)
+        for chunk, found in fronts:
+            self._compare_front(chunk, found)
+        self._compare_size()
+
+    @classmethod
+    def open(cls, source: Path | int) -> Reader:
+        """Read and check the head of the bundle in a file, or coming from a file descriptor.
+
+        A file's length is checked too, so one that was cut is named at once. Raises BundleError;
+        TargetError for a format of the future; UsageError and MachineError where there is no file,
+        or none that may be read.
+        """
+        name = shown(str(source)) if isinstance(source, Path) else "the bundle"
+        try:
+            file = os.dup(source) if isinstance(source, int) else _open(source)
+        except FileNotFoundError:
+            raise UsageError(f"there is no bundle {name}") from None
+        except OSError as error:
+            raise MachineError(f"{name} cannot be opened: {error.strerror}") from None
+        try:
+            return cls(file, name)
+        except BaseException:
+            os.close(file)
+            raise
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def admit(self, blobs: Blobs, progress: Progress) -> None:
+        """Check every byte of the bundle, and put every artifact that it ships into a store.
+
+        Returns when all are there, durably. Raises BundleError for anything but the bundle that
+        the index implies, MachineError where the store cannot be written; nothing half-written
+        stays behind, artifacts that arrived whole may.
+        """
+        with Intake(blobs) as intake:
+            intake.require_space(self.index.shipped)
+            self._stream("unpacking", intake.write, progress)
+            intake.finish()
+
+    def check(self, progress: Progress) -> None:
+        """Check every byte of the bundle, writing nothing. Raises BundleError."""
+        self._stream("checking", None, progress)
+
+    # -- the head ------------------------------------------------------------------------------
+
+    def _member(self, name: str, limit: int, fronts: list[tuple[layout.Chunk, bytes]]) -> bytes:
+        """The bytes of the next member, which has this name and whose size is still unknown."""
+        at = self._at
+        header = self._take(layout.TAR_BLOCK, fronts)
+        if at == 0:
+            _require_gzip(self._name, fronts[0][1] + header)
+        digits = re.fullmatch(rb"([0-7]{11})\0", header[124:136])
+        size = int(digits[1], 8) if digits else 0
+        if header != layout.member_header(name, size, 0o644):
+            raise self._damaged(f"no member {name} is at byte {layout.file_offset(at):,}")
+        if size > limit:
+            raise self._damaged(f"its {name} is {size:,} bytes long; at most {limit:,} are read")
+        data = self._take(size, fronts)
+        if any(self._take(layout.padding(size), fronts)):
+            raise self._damaged(f"what fills up the block after {name} is not zeros")
+        return data
+
+    def _take(self, size: int, fronts: list[tuple[layout.Chunk, bytes]]) -> bytes:
+        """The next bytes of the tar; the framing met is kept until it can be compared."""
+        taken = bytearray()
+        for chunk in layout.chunks(self._at, self._at + size):
+            load = _Load(memoryview(bytearray(chunk.size)), chunk)
+            fronts.append((chunk, self._read(load, layout.UNBOUNDED)))
+            self._sum(load)
+            self._compare_sum(load)
+            taken += load.data
+        return bytes(taken)
+
+    def _compare_size(self) -> None:
+        status = os.fstat(self._file)
+        short = layout.file_size(self._total) - status.st_size
+        if not stat.S_ISREG(status.st_mode) or short == 0:
+            return
+        if short < 0:
+            raise self._damaged(f"it has {-short:,} bytes after its end")
+        raise self._damaged(
+            f"it is {short:,} bytes short: {status.st_size:,} of"
+            f" {layout.file_size(self._total):,} are there"
+        )
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def _stream(self, label: str, sink: Sink | None, progress: Progress) -> None:
+        if self._at != self._head:
+            raise RuntimeError("a reader reads its bundle once")
+        shipped, total = self.index.shipped, self._total
+        parts = layout.spans(layout.payload(shipped), layout.chunks(self._at, total))
+        loads = [_Load(memoryview(bytearray(layout.CHUNK))) for _ in range(_BUFFERS)]
+        with (
+            progress.bar(label, total - self._at) as advance,
+            flow.Ring(loads, _Compare(self._damaged)) as ring,
+        ):
+            for chunk, spans in parts:
+                load = ring.take()
+                self._hand_on(load, sink)
+                load.chunk, load.spans = chunk, spans
+                self._compare_front(chunk, self._read(load, total))
+                self._sum(load)
+                ring.put(load)
+                advance(chunk.size)
+            for load in ring.drain():
+                self._hand_on(load, sink)
+        if self._read_into([memoryview(bytearray(1))]):
+            raise self._damaged(f"it goes on after its end, byte {layout.file_size(total):,}")
+
+    def _read(self, load: _Load, total: int) -> bytes:
+        """Read the load's chunk; returns the framing found in front of its blocks."""
+        chunk = load.chunk
+        fronts = chunk.frame(total)
+        found = memoryview(bytearray(sum(map(len, fronts))))
+        load.expected = b""
+        load.trailer = bytearray(layout.TRAILER_SIZE if chunk.ends_member(total) else 0)
+        views: list[memoryview] = []
+        at = 0
+        for front, cut in zip(fronts, chunk.cuts(), strict=True):
+            views += [found[at : at + len(front)], load.data[cut]]
+            at += len(front)
+        views.append(memoryview(load.trailer))
+        done = self._read_into(views)
+        if done < sum(map(len, views)):
+            there = layout.file_offset(chunk.start) - len(fronts[0]) + done
+            raise self._damaged(f"it ends after {there:,} bytes" if there else "it is empty")
+        self._at = chunk.stop
+        return bytes(found)
+
+    def _read_into(self, views: list[memoryview]) -> int:
+        try:
+            return flow.read_into(self._file, views)
+        except OSError as error:
+            raise self._damaged(f"it cannot be read: {error.strerror}") from None
+
+    def _compare_front(self, chunk: layout.Chunk, found: bytes) -> None:
+        fronts = chunk.frame(self._total)
+        if found == b"".join(fronts):
+            return
+        at = 0
+        for front, cut in zip(fronts, chunk.cuts(), strict=True):
+            differs = _difference(found[at : at + len(front)], front)
+            if differs is not None:
+                offset = layout.file_offset(chunk.start + cut.start) - len(front) + differs
+                raise self._damaged(f"the gzip framing is wrong at byte {offset:,}")
+            at += len(front)
+
+    def _sum(self, load: _Load) -> None:
+        """Take the load into the CRC32 of its gzip member."""
+        chunk = load.chunk
+        self._crc = layout.crc32(load.data[: chunk.size], self._crc, chunk.start)
+        if load.trailer:
+            load.expected = layout.trailer(self._crc, chunk.stop)
+
+    def _compare_sum(self, load: _Load) -> None:
+        if load.trailer != load.expected:
+            end = layout.file_offset(load.chunk.stop - 1) + 1 + layout.TRAILER_SIZE
+            raise self._damaged(
+                f"the checksum of the gzip member that ends at byte {end:,} is wrong"
+            )
+
+    def _hand_on(self, load: _Load, sink: Sink | None) -> None:
+        """Give away the artifacts' bytes in a load that has been compared.
+
+        Only now is the CRC32 compared as well: of bytes that are both, the wrong sha256 says more.
+        """
+        self._compare_sum(load)
+        for span in load.spans:
+            if sink is not None and isinstance(span.piece, Artifact):
+                sink(span.piece, span.at, load.data[span.place], span.last)
+
+    def _damaged(self, what: str) -> BundleError:
+        return BundleError(f"{self._name} is damaged: {what}", hint=_HINT)
+
+
+@dataclass(slots=True)
+class _Load:
+    """One chunk on its way: its tar bytes, what they should be, and the gzip trailer behind them.
+
+    trailer: as it was found; empty in the middle of a gzip member. expected: as it should be.
+    """
+
+    data: memoryview
+    chunk: layout.Chunk = layout.NOTHING
+    spans: list[layout.Span] = field(default_factory=list)
+    trailer: bytearray = field(default_factory=bytearray)
+    expected: bytes = b""
+
+
+class _Compare:
+    """Hashes the artifacts, and compares all between them; runs beside what reads."""
+
+    def __init__(self, damaged: Callable[[str], BundleError]) -> None:
+        self._damaged = damaged
+        self._digest = hashlib.sha256()
+        self._after = "the signature"
+
+    def __call__(self, load: _Load) -> None:
+        for span in load.spans:
+            data = load.data[span.place]
+            at = load.chunk.start + span.place.start
+            if isinstance(span.piece, bytes):
+                differs = _difference(data, span.piece[span.at : span.at + len(data)])
+                if differs is not None:
+                    raise self._damaged(
+                        f"the tar after {self._after} is not what the index implies, at byte"
+                        f" {layout.file_offset(at + differs):,}"
+                    )
+                continue
+            if span.at == 0:
+                self._digest = hashlib.sha256()
+                self._after = shown(span.piece.path)
+            self._digest.update(data)
+            if span.last and self._digest.hexdigest() != span.piece.sha256:
+                start = layout.file_offset(at - span.at)
+                raise self._damaged(
+                    f"{self._after} ({span.piece.size:,} bytes, from byte {start:,}) has not the"
+                    " sha256 that the index names"
+                )
+
+
+def _open(path: Path) -> int:
+    if path.is_dir():
+        raise UsageError(f"{shown(str(path))} is a folder, not a bundle")
+    return os.open(path, os.O_RDONLY | _BINARY)
+
+
+def _require_gzip(name: str, found: bytes) -> None:
+    """Name what was given instead of a bundle; `found`: the file's first bytes."""
+    stored = found[len(layout.GZIP_HEADER)] <= 1
+    if found.startswith(layout.GZIP_HEADER) and stored:
+        return
+    if found.startswith(layout.GZIP_HEADER[:3]):
+        reason = "another program has compressed it"
+    elif found[257:262] == b"ustar":
+        reason = "it is a plain tar: something on its way has decompressed it"
+    else:
+        reason = "it is no gzip file"
+    raise BundleError(
+        f"{name} is not a bundle: {reason}", hint="Copy it again, and have it left as it is."
+    )
+
+
+def _difference(found: bytes | memoryview, expected: bytes | memoryview) -> int | None:
+    """Where two equally long runs of bytes first differ."""
+    if found == expected:
+        return None
+    return next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b)

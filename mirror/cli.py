@@ -1,0 +1,322 @@
+"""The command line: parse, call one use case, render, exit code. Nothing else."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import mirror
+from mirror.errors import MachineError, MirrorError
+
+if TYPE_CHECKING:
+    from mirror.console import Console
+    from mirror.store.generations import Root
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_ROOT_HELP = "The directory that mirror owns here; else $MIRROR_ROOT, else /opt/mirror for root."
+
+
+class _InOrder(click.Group):
+    """Lists its commands in the order of the work, which is the order below."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder, context_settings=_CONTEXT)
+@click.version_option(mirror.__version__, prog_name="mirror")
+def cli() -> None:
+    """Carry models, wheels and conda packages to GPU servers without a network.
+
+    \b
+    On a connected machine:   mirror build
+    On the server:            mirror install BUNDLE
+                              mirror verify --gpus 4
+
+    \b
+    Exit codes: 0 done, 1 a bug in mirror, 2 usage or manifest, 3 nothing satisfies the
+    requirements, 4 download, 5 bundle damaged, 6 not trusted, 7 does not fit this target,
+    8 the machine refuses, 9 verification failed, 130 interrupted.
+    """
+
+
+def _command(function: Callable[..., int | None]) -> click.Command:
+    """A command with the options that all have; its errors become messages and exit codes."""
+
+    @functools.wraps(function)
+    def run(*, as_json: bool, quiet: bool, verbose: bool, **arguments: Any) -> None:
+        from mirror.console import Console
+
+        console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+        try:
+            code = function(console, **arguments) or 0
+        except MirrorError as error:
+            console.error(error)
+            code = error.exit_code
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            what = f"{error.filename}: " if error.filename else ""
+            console.error(MachineError(f"{what}{error.strerror or error}"))
+            code = MachineError.exit_code
+        sys.exit(code)
+
+    command = cli.command(name=function.__name__.rstrip("_"))(run)
+    command.params += [
+        click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="Say only what went wrong."),
+        click.Option(["-v", "--verbose"], is_flag=True, help="Say more."),
+    ]
+    return command
+
+
+_manifest = click.argument("manifest", required=False, type=click.Path(path_type=Path))
+_bundle = click.argument("bundle", type=click.Path(path_type=Path))
+_root = click.option("--root", type=click.Path(path_type=Path), help=_ROOT_HELP)
+
+
+@_command
+@_manifest
+@click.option("--check", is_flag=True, help="Only fail if the lock is missing or stale.")
+def lock(console: Console, manifest: Path | None, check: bool) -> None:
+    """Resolve a manifest to exact files, and write its lock beside it."""
+    from mirror import build as use
+
+    project = use.open_project(manifest or use.find_manifest(Path()), console)
+    locked, changed = use.lock(project, check=check)
+    state = "written" if changed else "fresh"
+    console.result(
+        [f"{project.lock_path} is {state}: {use.summary(locked.artifacts)} for {locked.target}"],
+        {
+            "lock": str(project.lock_path),
+            "digest": locked.digest,
+            "changed": changed,
+            "artifacts": len(locked.artifacts),
+            "bytes": sum(a.size for a in locked.artifacts),
+            "target": locked.target.to_json(),
+        },
+    )
+
+
+@_command
+@_manifest
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle to write.")
+def build(console: Console, manifest: Path | None, output: Path | None) -> None:
+    """Lock if needed, fetch, prove, pack: one bundle."""
+    from mirror import build as use
+    from mirror.core.text import counted, human_size
+
+    project = use.open_project(manifest or use.find_manifest(Path()), console)
+    built = use.build(project, output)
+    digest, count = built.index.digest, len(built.index.shipped)
+    state = "" if built.changed else ", unchanged"
+    console.result(
+        [
+            f"{built.path}: {counted(count, 'file')}, {human_size(built.size)}{state}",
+            f"digest {digest}",
+        ],
+        {
+            "bundle": str(built.path),
+            "digest": digest,
+            "bytes": built.size,
+            "files": count,
+            "changed": built.changed,
+        },
+    )
+
+
+@_command
+@_bundle
+@click.option("--files", is_flag=True, help="List every file.")
+@click.option("--deep", is_flag=True, help="Read and check every byte.")
+def inspect(console: Console, bundle: Path, files: bool, deep: bool) -> None:
+    """Show what a bundle holds, for which target, signed by whom."""
+    from mirror import inspect as use
+
+    seen = use.inspect(bundle, deep=deep, progress=console)
+    console.result(use.lines(seen, files=files), use.document(seen))
+
+
+@_command
+@_bundle
+@_root
+@click.option(
+    "--python", type=click.Path(path_type=Path), help="The Python to make the environment from."
+)
+@click.option(
+    "--over",
+    type=click.Path(path_type=Path),
+    help="An environment to layer over without touching it. Left out: for what the bundle expects"
+    " on the server, the active environment or the one that mirror runs in.",
+)
+@click.option("--dry-run", is_flag=True, help="Check everything that can be, write nothing.")
+def install(
+    console: Console,
+    bundle: Path,
+    root: Path | None,
+    python: Path | None,
+    over: Path | None,
+    dry_run: bool,
+) -> None:
+    """Install a bundle as a new generation, and put it in use."""
+    from mirror import install as use
+    from mirror.core.text import human_size
+
+    place = _open_root(root)
+    if dry_run:
+        plan = use.rehearse(bundle, place, python=python, over=over, progress=console)
+        console.result(
+            [
+                f"would install {plan.index.name} {plan.index.version} into {place.path}",
+                f"  python: {plan.python or 'none'}",
+                f"  over: {plan.over.prefix if plan.over else 'nothing'}",
+                f"  space: at most {human_size(plan.space)}",
+            ],
+            {
+                "name": plan.index.name,
+                "version": plan.index.version,
+                "root": str(place.path),
+                "python": str(plan.python) if plan.python else None,
+                "over": str(plan.over.prefix) if plan.over else None,
+                "bytes": plan.space,
+            },
+        )
+        return
+    done = use.install(bundle, place, python=python, over=over, progress=console)
+    generation = done.generation
+    state = "in use" if done.changed else "in use already, unchanged"
+    console.result(
+        [
+            f"generation {generation.number} is {state}: {done.index.name} {done.index.version}",
+            f"  use it:    . {place.path / 'current' / 'activate'}",
+            f"  verify it: {place.path / 'current' / 'tool' / 'bin' / 'mirror'} verify",
+        ],
+        {
+            "generation": generation.number,
+            "path": str(generation.path),
+            "name": done.index.name,
+            "version": done.index.version,
+            "digest": done.index.digest,
+            "changed": done.changed,
+        },
+    )
+
+
+@_command
+@_root
+def list_(console: Console, root: Path | None) -> None:
+    """List the generations of a root; a star marks the one in use."""
+    from mirror.core.text import human_size
+
+    place = _open_root(root)
+    current = place.current_number()
+    rows = [(g, g.index()) for g in place.generations()]
+    if not rows:
+        place.current()
+    sizes = {g.number: sum(a.size for a in index.artifacts) for g, index in rows}
+    console.result(
+        [
+            f"{'*' if g.number == current else ' '} {g.number:>4}  {index.name} {index.version}"
+            f"  {human_size(sizes[g.number])}  {index.target or 'any machine'}"
+            for g, index in rows
+        ],
+        [
+            {
+                "generation": g.number,
+                "current": g.number == current,
+                "name": index.name,
+                "version": index.version,
+                "digest": index.digest,
+                "bytes": sizes[g.number],
+                "path": str(g.path),
+            }
+            for g, index in rows
+        ],
+    )
+
+
+@_command
+@click.argument("number", required=False, type=click.IntRange(1))
+@_root
+def rollback(console: Console, number: int | None, root: Path | None) -> None:
+    """Put generation NUMBER in use again, or the one before."""
+    from mirror import install as use
+
+    generation = use.rollback(_open_root(root), number)
+    index = generation.index()
+    console.result(
+        [f"generation {generation.number} is in use: {index.name} {index.version}"],
+        {"generation": generation.number, "name": index.name, "version": index.version},
+    )
+
+
+@_command
+@_root
+@click.option(
+    "--gpus", type=click.IntRange(1), help="How many to prove; else all that are visible."
+)
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="The folder for the report; else in the root."
+)
+def verify(console: Console, root: Path | None, gpus: int | None, report: Path | None) -> int:
+    """Prove that this server trains, or say why it does not."""
+    from mirror import verify as use
+    from mirror.verify import report as reports
+
+    found = use.verify(_open_root(root), gpus=gpus, report_folder=report, progress=console)
+    console.result(reports.lines(found), reports.document(found))
+    return 9 if found.verdict == "fail" else 0
+
+
+@_command
+@_root
+@click.option("--gpus", type=click.IntRange(1), help="Show the command only so many GPUs.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(console: Console, root: Path | None, gpus: int | None, command: tuple[str, ...]) -> int:
+    """Run COMMAND in the environment in use, with the settings that verify found."""
+    from mirror import run as use
+
+    return use.run(_open_root(root), gpus=gpus, command=command)
+
+
+def _open_root(path: Path | None) -> Root:
+    from mirror.install import default_root
+    from mirror.store.generations import Root
+
+    return Root(path or default_root())
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends as Ctrl-C does: what was begun is cleaned up."""
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        cli.main(prog_name="mirror", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output left: nothing is wrong, and nothing more can be said.
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception:  # noqa: BLE001 -- whatever is left is a bug, and is called one
+        click.echo(traceback.format_exc(), err=True)
+        click.echo("This is a bug in mirror; please report it with the lines above.", err=True)
+        sys.exit(1)

@@ -1,0 +1,51 @@
+"""What both sides know of conda artifacts: their records, and the channel that they make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from mirror.core.artifact import Artifact, Json
+
+KIND = "conda"
+REPODATA = "repodata.json"
+
+
+def is_package(artifact: Artifact) -> bool:
+    """Whether a conda artifact is a package; else it is the channel's repodata."""
+    return "record" in artifact.origin
+
+
+def record(package: Artifact) -> Mapping[str, Json]:
+    """The package's record as its channel had it: the truth, even where the package disagrees."""
+    found = package.origin.get("record")
+    return found if isinstance(found, Mapping) else {}
+
+
+def brings_python(artifacts: Iterable[Artifact]) -> bool:
+    """Whether these conda packages put a Python into the environment."""
+    return any(record(artifact).get("name") == "python" for artifact in artifacts)
+
+
+def repodata(artifacts: Iterable[Artifact], subdir: str) -> dict[str, bytes]:
+    """The `repodata.json` of the channel that holds these packages and nothing else.
+
+    Always for both folders, `subdir` and noarch: without them it would not be a channel.
+    """
+    folders: dict[str, dict[str, Json]] = {subdir: {}, "noarch": {}}
+    for package in filter(is_package, artifacts):
+        folders[package.text("subdir")][package.text("file")] = record(package)
+    return {f"conda/{name}/{REPODATA}": document(name, found) for name, found in folders.items()}
+
+
+def document(subdir: str, records: Mapping[str, Json]) -> bytes:
+    """The repodata of these records, by file name: equal records give equal bytes."""
+    modern = {file: found for file, found in records.items() if file.endswith(".conda")}
+    whole: Json = {
+        "info": {"subdir": subdir},
+        "packages": {file: found for file, found in records.items() if file not in modern},
+        "packages.conda": modern,
+        "removed": [],
+        "repodata_version": 1,
+    }
+    return (json.dumps(whole, sort_keys=True, indent=2) + "\n").encode("ascii")

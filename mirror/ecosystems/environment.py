@@ -1,0 +1,104 @@
+"""The generation's environment: a virtual environment, in the conda prefix when there is one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from mirror import machine
+from mirror.core.compat import same_version
+from mirror.ecosystems.deploy import Site
+from mirror.errors import MachineError, TargetError
+from mirror.store.generations import Generation
+
+_LAYER = "mirror-over.pth"
+
+
+def choose_over(provided: Sequence[str], asked: Path | None) -> machine.Interpreter | None:
+    """The environment that has what the target provides: the one asked for, or one at hand.
+
+    Looked at, when none is asked for: the environment that is active ($VIRTUAL_ENV,
+    $CONDA_PREFIX), then the one that mirror runs in. Raises TargetError that names what each lacks.
+    """
+    if asked is None and not provided:
+        return None
+    names = [item.partition("==")[0] for item in provided]
+    refused = []
+    for prefix in [asked] if asked else _environments_at_hand():
+        found = machine.ask(machine.interpreter_of(prefix), names)
+        wrong = list(_missing(provided, found))
+        if not wrong:
+            return found
+        refused.append(f"{prefix}: {'; '.join(wrong)}")
+    raise TargetError(
+        f"the bundle expects {', '.join(provided)} on this machine",
+        problems=refused,
+        hint="Name the environment that has it: mirror install --over ENV",
+    )
+
+
+def create(site: Site) -> None:
+    """Make the virtual environment, unless conda brought a Python into the prefix."""
+    if not site.generation.python.exists():
+        _run([str(site.python), "-I", "-m", "venv", "--without-pip", str(site.generation.env)])
+
+
+def layer(site: Site, over: machine.Interpreter) -> None:
+    """Let the environment see the packages of `over` after its own; `over` is not touched.
+
+    Through a .pth file, since an environment made from a virtual environment's Python sees the base
+    interpreter's packages and not that environment's. `addsitedir` rather than the bare folder, so
+    that .pth files over there (editable installs) work as they do there.
+    """
+    inside = machine.ask(site.generation.python)
+    if inside.version != over.version:
+        raise TargetError(
+            f"{over.prefix} has Python {over.version}, the bundle is for Python {inside.version}"
+        )
+    folder = next(Path(p) for p in inside.site_folders if Path(p).is_relative_to(inside.prefix))
+    lines = [f"# {over.prefix}\n"]
+    lines += [f"import site; site.addsitedir({path!r})\n" for path in over.site_folders]
+    (folder / _LAYER).write_text("".join(lines), encoding="utf-8", newline="\n")
+
+
+def layered_over(generation: Generation) -> Path | None:
+    """The environment that a generation is layered over, None when there is none."""
+    for file in generation.env.glob(f"lib/python3*/site-packages/{_LAYER}"):
+        first = file.read_text(encoding="utf-8").splitlines()[0]
+        return Path(first.removeprefix("# "))
+    return None
+
+
+def _environments_at_hand() -> list[Path]:
+    import sys
+
+    candidates = [os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX"), sys.prefix]
+    return list(dict.fromkeys(Path(c) for c in candidates if c and Path(c).is_dir()))
+
+
+def _missing(provided: Sequence[str], found: machine.Interpreter) -> list[str]:
+    wrong = []
+    for item in provided:
+        name, _, version = item.partition("==")
+        have = found.packages[name]
+        if have is None:
+            wrong.append(f"{name} is not installed")
+        elif not same_version(have, version):
+            wrong.append(f"{name} is {have}, not {version}")
+    return wrong
+
+
+def _run(command: list[str]) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False
+    )
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip().splitlines()
+        raise MachineError(
+            "the virtual environment could not be made",
+            problems=said[-10:],
+            hint="The interpreter needs its venv module; name another with --python.",
+        )

@@ -1,0 +1,49 @@
+"""Which files of a folder on the builder are carried."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mirror.errors import UsageError
+
+#: What version control, Python and desktops leave in folders: never part of what a person means.
+JUNK = frozenset(
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        "__pycache__",
+        ".ipynb_checkpoints",
+        ".DS_Store",
+        "Thumbs.db",
+        "desktop.ini",
+    }
+)
+
+
+def files_in(folder: Path) -> dict[str, Path]:
+    """Every file below `folder`, in the order of their names: relative path with / -> file.
+
+    Links to files stand for those files; links to folders are not followed.
+    Raises UsageError that names what is missing or cannot be read.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"the folder {folder} is missing")
+    found: dict[str, Path] = {}
+    problems: list[str] = []
+    for above, folders, names in os.walk(folder, onerror=lambda error: problems.append(str(error))):
+        folders[:] = [name for name in folders if name not in JUNK]
+        for name in names:
+            path = Path(above, name)
+            if name in JUNK:
+                continue
+            if path.is_file():
+                found[path.relative_to(folder).as_posix()] = path
+            elif path.is_symlink():
+                problems.append(f"{path} is a link to nothing")
+            else:
+                problems.append(f"{path} is no regular file")
+    if problems:
+        raise UsageError(f"the folder {folder} cannot be carried", problems=sorted(problems))
+    return dict(sorted(found.items()))

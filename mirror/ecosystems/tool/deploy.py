@@ -1,0 +1,63 @@
+"""mirror itself on the server: unpacked into the generation, with a launcher that needs nothing."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from mirror.core.artifact import Artifact
+from mirror.ecosystems.deploy import Site
+from mirror.errors import BundleError
+from mirror.store.blobs import place
+
+# -I keeps what the user's environment says about Python out of mirror, and mirror's own packages
+# out of the programs that it starts.
+_LAUNCHER = """\
+#!/bin/sh
+# Made by mirror install: runs the mirror of this generation.
+tool=$(CDPATH= cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd)
+: "${{MIRROR_ROOT:={root}}}"
+export MIRROR_ROOT
+python='{python}'
+[ -x "$python" ] || python=python3
+exec "$python" -I -c 'import sys; sys.path.insert(0, sys.argv.pop(1))
+from mirror.cli import main
+main()' "$tool/site" "$@"
+"""
+
+
+def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
+    """Unpack the tool's wheels to tool/site, keep them in tool/wheels, write tool/bin/mirror."""
+    tool = site.generation.tool
+    for artifact in artifacts:
+        blob = site.blobs.path(artifact.sha256)
+        if artifact.path.endswith(".whl"):
+            place(blob, tool / "wheels" / Path(artifact.path).name)
+            _unpack(blob, tool / "site", artifact.path)
+    launcher = tool / "bin" / "mirror"
+    launcher.parent.mkdir()
+    root = site.generation.path.parent.parent
+    text = _LAUNCHER.format(root=_quoted(root), python=_quoted(_lasting_python()))
+    launcher.write_text(text, encoding="utf-8", newline="\n")
+    launcher.chmod(0o755)
+
+
+def _unpack(wheel: Path, folder: Path, name: str) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise BundleError(f"{name} is no wheel: {error}") from None
+
+
+def _lasting_python() -> Path:
+    """The interpreter that runs now, as its installation and not as an environment made from it."""
+    base = getattr(sys, "_base_executable", sys.executable)
+    return Path(base).resolve()
+
+
+def _quoted(path: Path) -> str:
+    """For the inside of single quotes, and of ${NAME:=...}."""
+    return str(path).replace("'", "'\\''")

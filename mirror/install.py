@@ -1,0 +1,242 @@
+"""mirror install: bundle -> trust -> store -> generation -> current."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror import machine
+from mirror.bundle.reader import Reader
+from mirror.core import compat
+from mirror.core.index import Index, total_size
+from mirror.core.progress import Progress
+from mirror.core.text import counted, human_size
+from mirror.ecosystems import environment
+from mirror.ecosystems.conda import deploy as conda
+from mirror.ecosystems.deploy import Deploy, Site
+from mirror.ecosystems.files import deploy as files
+from mirror.ecosystems.models import deploy as models
+from mirror.ecosystems.tool import deploy as tool
+from mirror.ecosystems.wheels import deploy as wheels
+from mirror.errors import MachineError, TargetError, TrustError
+from mirror.store.environment import write_activate
+from mirror.store.generations import Generation, Root
+
+#: Every ecosystem, in the order of deployment. The environment is made before the wheels.
+DEPLOYS: Mapping[str, Deploy] = {
+    "tool": tool,
+    "conda": conda,
+    "wheels": wheels,
+    "models": models,
+    "files": files,
+}
+#: Wheels and conda packages unpack to about this many times their size (measured: 2.5 to 4).
+_UNPACKED = 4
+_SPARE_BYTES = 64 * 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an install will do, decided before anything is written.
+
+    python: the interpreter that the environment is made from; None when conda brings it, or when
+        the bundle has no use for an environment.
+    over: the environment that it is layered over.
+    space: bytes that will be written, at most.
+    """
+
+    index: Index
+    python: Path | None
+    over: machine.Interpreter | None
+    space: int
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The generation in use now; `changed` is False when it was in use before."""
+
+    generation: Generation
+    index: Index
+    changed: bool
+
+
+def install(
+    bundle: Path, root: Root, *, python: Path | None, over: Path | None, progress: Progress
+) -> Installed:
+    """Install a bundle as a new generation of `root` and put it in use.
+
+    Raises BundleError, TrustError, TargetError or MachineError; then `current` is what it was, and
+    nothing of the attempt stays but whole blobs.
+    """
+    with Reader.open(bundle) as reader:
+        plan = _consider(reader, root, python, over, progress)
+        index = plan.index
+        root.prepare()
+        with root.locked():
+            current = _current(root)
+            if current and current.index() == index and _same_layer(current, plan):
+                return Installed(current, index, changed=False)
+            reader.admit(root.blobs, progress)
+            progress.step(f"every byte checked and stored in {root.path}")
+            generation = root.begin()
+            try:
+                _deploy(plan, root, generation, progress)
+                root.finish(generation, index)
+            except BaseException:
+                root.discard(generation)
+                raise
+            root.commit(generation)
+    return Installed(generation, index, changed=True)
+
+
+def rehearse(
+    bundle: Path, root: Root, *, python: Path | None, over: Path | None, progress: Progress
+) -> Plan:
+    """What `install` would do; every check that it makes before it writes. Writes nothing."""
+    with Reader.open(bundle) as reader:
+        return _consider(reader, root, python, over, progress)
+
+
+def _consider(
+    reader: Reader, root: Root, python: Path | None, over: Path | None, progress: Progress
+) -> Plan:
+    index = reader.index
+    progress.step(
+        f"{index.name} {index.version}: {counted(len(index.shipped), 'file')},"
+        f" {human_size(total_size(index.shipped))}, for {index.target or 'any machine'}"
+    )
+    trust(reader, progress)
+    return make_plan(index, root, python=python, over=over)
+
+
+def trust(reader: Reader, progress: Progress) -> None:
+    """Say who signed the bundle. Raises TrustError when a signature cannot be relied on."""
+    if reader.signature:
+        raise TrustError(
+            "the bundle is signed, and this version of mirror cannot check signatures",
+            hint="Install with the mirror that it carries: tar -xzf BUNDLE install.sh tool"
+            " && sh install.sh BUNDLE",
+        )
+    progress.step("not signed (no trusted keys are configured here)")
+
+
+def make_plan(index: Index, root: Root, *, python: Path | None, over: Path | None) -> Plan:
+    """Decide how the bundle will be installed here. Raises TargetError when it does not fit.
+
+    Writes nothing. Raises MachineError when there is not enough space.
+    """
+    facts = compat.Facts(machine.this_platform(), machine.this_glibc())
+    found = list(compat.problems(index, facts))
+    if found:
+        raise TargetError(
+            f"the bundle does not fit this machine ({platform.node()})",
+            problems=found,
+            hint="Build it again with this machine as its target.",
+        )
+    target = index.target
+    interpreter, chosen = None, None
+    if target:
+        chosen = environment.choose_over(target.provided, over)
+        if not conda.brings_python(index.of_kind("conda")):
+            interpreter = _interpreter(target.python, python, chosen)
+    held = Root(root.path).blobs
+    new = [a for a in index.shipped if not held.has(a.sha256, a.size)]
+    packages = total_size(index.of_kind("wheels") + index.of_kind("conda") + index.of_kind("tool"))
+    space = total_size(new) + _UNPACKED * packages + _SPARE_BYTES
+    free = machine.free_bytes(root.path)
+    if free < space:
+        raise MachineError(
+            f"{root.path} has {human_size(free)} free; this needs {human_size(space)}",
+            hint="Make room, or choose another file system with --root DIR.",
+        )
+    return Plan(index, interpreter, chosen, space)
+
+
+def rollback(root: Root, number: int | None) -> Generation:
+    """Put an older generation in use: number `number`, else the one before the current.
+
+    Raises MachineError when there is none.
+    """
+    root.prepare()
+    with root.locked():
+        current = root.current()
+        known = {g.number: g for g in root.generations()}
+        if number is None:
+            number = max((n for n in known if n < current.number), default=None)
+            if number is None:
+                raise MachineError(
+                    f"generation {current.number} is in use, and none is older",
+                    hint="`mirror list` shows them all.",
+                )
+        if number not in known:
+            raise MachineError(
+                f"{root.path} has no generation {number}",
+                problems=[f"it has {', '.join(map(str, known))}"],
+            )
+        root.commit(known[number])
+        return known[number]
+
+
+def _interpreter(wanted: str, asked: Path | None, over: machine.Interpreter | None) -> Path:
+    """The interpreter to make the environment from: exactly the target's Python."""
+    if asked or over:
+        found = machine.ask(machine.interpreter_of(asked)) if asked else over
+        assert found is not None  # noqa: S101 -- one of the two is given
+        if found.version != wanted:
+            raise TargetError(
+                f"the bundle is for Python {wanted}; {found.path} is Python {found.version}",
+                hint=f"Name a Python {wanted} with --python, or build for {found.version}.",
+            )
+        return found.path
+    python = machine.find_python(wanted)
+    if python is None:
+        raise TargetError(
+            f"the bundle is for Python {wanted}, and none is on PATH here",
+            hint=f"Name one with --python PATH, or add python={wanted} under `conda:` in the"
+            " manifest to carry one.",
+        )
+    return python
+
+
+def _deploy(plan: Plan, root: Root, generation: Generation, progress: Progress) -> None:
+    site = Site(
+        index=plan.index,
+        blobs=root.blobs,
+        generation=generation,
+        python=plan.python or Path(),
+        progress=progress,
+    )
+    for kind, deploy in DEPLOYS.items():
+        if kind == "wheels" and plan.index.target:
+            environment.create(site)
+        artifacts = plan.index.of_kind(kind)
+        if artifacts:
+            deploy.deploy(artifacts, site)
+            progress.step(f"{kind}: {counted(len(artifacts), 'file')} in place")
+    if plan.over:
+        # Last, so that the packages over there were not taken for the ones to be installed.
+        environment.layer(site, plan.over)
+        progress.step(f"layered over {plan.over.prefix}, which stays as it is")
+    write_activate(generation, root.path)
+
+
+def _current(root: Root) -> Generation | None:
+    return root.current() if root.current_number() is not None else None
+
+
+def _same_layer(generation: Generation, plan: Plan) -> bool:
+    """Whether the environment is layered over what the plan would layer it over."""
+    return environment.layered_over(generation) == (plan.over.prefix if plan.over else None)
+
+
+def default_root() -> Path:
+    """$MIRROR_ROOT; else /opt/mirror for root, the user's data folder for everybody else."""
+    if chosen := os.environ.get("MIRROR_ROOT"):
+        return Path(chosen)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return Path("/opt/mirror")
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "mirror"

@@ -1,0 +1,110 @@
+"""What a shell or a program needs to be told to live in a generation.
+
+One table of variables for everybody: `activate` (a person's shell), `mirror run` and `mirror
+verify`, so that what was verified is what runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from mirror.core.artifact import Json
+from mirror.errors import MachineError
+from mirror.store import atomic
+from mirror.store.generations import Generation
+
+_MODULES_CACHE = "HF_MODULES_CACHE"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def path_prefix(generation: Generation) -> list[Path]:
+    """The folders that stand first on PATH: the environment's programs, then mirror itself."""
+    folders = (generation.env / "bin", generation.tool / "bin")
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def variables(generation: Generation) -> dict[str, str]:
+    """Every variable but PATH, for programs that run in this generation as this user."""
+    table = {
+        "MIRROR_MODELS": str(generation.models),
+        "HF_HUB_CACHE": str(generation.hub),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        # The cache may be read-only and shared; code that models bring is copied per user.
+        _MODULES_CACHE: str(_user_cache() / "mirror" / "hf-modules"),
+        "WANDB_MODE": "offline",
+        "PIP_NO_INDEX": "1",
+        "UV_OFFLINE": "1",
+        "UV_NO_INDEX": "1",
+        # Packages that a user once installed for himself are not what was verified.
+        "PYTHONNOUSERSITE": "1",
+    }
+    if generation.wheels.is_dir():
+        # As a URL, since both tools split the plain text: pip at spaces, uv at commas.
+        table["PIP_FIND_LINKS"] = table["UV_FIND_LINKS"] = generation.wheels.as_uri()
+    if (generation.env / "pyvenv.cfg").is_file():
+        table["VIRTUAL_ENV"] = str(generation.env)
+    if (generation.env / "conda-meta").is_dir():
+        table["CONDA_PREFIX"] = str(generation.env)
+    return table | launch_settings(generation)
+
+
+def launch_settings(generation: Generation) -> dict[str, str]:
+    """The variables that verify found to be needed here; none before it ran or when none are.
+
+    Raises MachineError when the file that holds them is damaged.
+    """
+    try:
+        document = json.loads(generation.launch_file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        document = None
+    settings = document.get("env") if isinstance(document, dict) else None
+    if not isinstance(settings, dict) or not all(
+        _NAME.fullmatch(name) and isinstance(value, str) for name, value in settings.items()
+    ):
+        raise MachineError(
+            f"{generation.launch_file} is not what mirror verify writes",
+            hint="Run `mirror verify` again: it writes the file anew.",
+        )
+    return settings
+
+
+def write_launch(generation: Generation, root: Path, document: Mapping[str, Json]) -> None:
+    """Record the launch settings that verify found; `activate` sets them from now on.
+
+    `document["env"]` holds the variables. Raises OSError when the generation cannot be written.
+    """
+    data = json.dumps(document, indent=2, sort_keys=True) + "\n"
+    atomic.write(generation.launch_file, data.encode())
+    write_activate(generation, root)
+
+
+def write_activate(generation: Generation, root: Path) -> None:
+    """Write the generation's `activate`, for `. ROOT/current/activate` in any POSIX shell."""
+    prefix = ":".join(str(folder) for folder in path_prefix(generation))
+    lines = [
+        f"# Made by mirror: puts generation {generation.number} in use in this shell.",
+        f'PATH={shlex.quote(prefix)}"${{PATH:+:$PATH}}"' if prefix else "",
+        "export PATH" if prefix else "",
+    ]
+    table = variables(generation)
+    table["MIRROR_ROOT"] = str(root)
+    table.pop(_MODULES_CACHE)
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(table.items())]
+    # Of whoever sources the file, not of whoever installed.
+    lines.append(f'export {_MODULES_CACHE}="${{XDG_CACHE_HOME:-$HOME/.cache}}/mirror/hf-modules"')
+    text = "".join(f"{line}\n" for line in lines if line)
+    atomic.write(generation.path / "activate", text.encode())
+
+
+def _user_cache() -> Path:
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    return Path(chosen) if chosen else Path("~/.cache").expanduser()

@@ -1,0 +1,167 @@
+"""Stage `environment`: does the environment hold what was declared, and does that import?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror.core.compat import same_version
+from mirror.core.text import counted
+from mirror.verify import child
+from mirror.verify.report import Check
+from mirror.verify.subject import Subject
+
+_TIMEOUT = 300.0
+#: How many imports run at once: each may load a gigabyte of libraries.
+_AT_ONCE = 2
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_IMPORT = "import importlib, sys; importlib.import_module(sys.argv[1])"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What torch and accelerate in the environment say.
+
+    cuda: the version that torch was built for, empty for a CPU build. gpus: names of those it can
+    use. reason: why a torch built for CUDA can use none.
+    """
+
+    torch: str
+    accelerate: str
+    cuda: str
+    gpus: tuple[str, ...]
+    reason: str
+
+
+def check(subject: Subject, python: Path) -> tuple[list[Check], Stack | None]:
+    """The interpreter, versions, imports; and the training stack, None when it is not usable."""
+    environ = child.variables(subject.generation)
+    work = subject.work / "environment"
+    answer, reason = child.ask(
+        python, "packages", (), environ=environ, folder=work / "packages", timeout=_TIMEOUT
+    )
+    if answer is None:
+        advice = "Install the bundle again, or name another interpreter with install --python."
+        return [Check("python", "fail", f"{python}: {reason}", advice)], None
+    packages: dict[str, str] = answer["packages"]
+    known = f"{python}: Python {answer['python']}, {counted(len(packages), 'package')}"
+    checks = [Check("python", "pass", known), versions(subject, packages)]
+    checks += _imports(subject, python, environ, work)
+    missing = [name for name in ("torch", "accelerate") if name not in packages]
+    if missing:
+        evidence = f"{' and '.join(missing)} not in this environment"
+        return [*checks, Check("torch", "skip", evidence, "Training cannot be tried.")], None
+    answer, reason = child.ask(
+        python, "torch", (), environ=environ, folder=work / "torch", timeout=_TIMEOUT
+    )
+    if answer is None:
+        return [*checks, Check("torch", "fail", reason, "torch or accelerate is broken.")], None
+    names = tuple(device["name"] for device in answer["devices"])
+    stack = Stack(answer["torch"], answer["accelerate"], answer["cuda"], names, answer["reason"])
+    built = f"CUDA {stack.cuda}" if stack.cuda else "CPU only"
+    evidence = f"torch {stack.torch} ({built}), accelerate {stack.accelerate}"
+    return [*checks, Check("torch", "pass", evidence)], stack
+
+
+def gpus(stack: Stack, asked: int | None, seen: int) -> Check:
+    """Whether torch can use the GPUs: those asked for, else those that nvidia-smi sees."""
+    count = len(stack.gpus)
+    evidence = f"torch can use {counted(count, 'GPU')}"
+    evidence += f": {', '.join(stack.gpus)}" if count else ""
+    evidence += f" ({stack.reason})" if stack.reason and not count else ""
+    if stack.cuda:
+        advice = "Compare the driver (nvidia-smi) with the CUDA version that torch was built for."
+    else:
+        advice = "This torch is built without CUDA: bundle one that is built with it."
+    if asked is not None and count < asked:
+        return Check("torch's gpus", "fail", f"{asked} asked for; {evidence}", advice)
+    if not count and seen:
+        evidence += f"; nvidia-smi sees {seen}"
+        return Check("torch's gpus", "fail" if stack.cuda else "warn", evidence, advice)
+    return Check("torch's gpus", "pass" if count else "skip", evidence)
+
+
+def versions(subject: Subject, packages: Mapping[str, str]) -> Check:
+    """Every carried wheel installed in its version, and what the server provides still there."""
+    wheels = [a for a in subject.index.of_kind("wheels") if a.path.endswith(".whl")]
+    declared = [tuple(Path(a.path).name.split("-")[:2]) for a in wheels]
+    provided = subject.index.target.provided if subject.index.target else ()
+    declared += [(name, version) for name, _, version in (p.partition("==") for p in provided)]
+    problems = [
+        f"{name} {version}: {f'{found} is installed' if found else 'not installed'}"
+        for name, version in declared
+        if not same_version(found := packages.get(_normal(name), ""), version)
+    ]
+    if problems:
+        advice = "Install the bundle again; name the environment it is layered over with --over."
+        return Check("versions", "fail", "\n".join(problems[:20]), advice)
+    if not declared:
+        return Check("versions", "skip", "the bundle declares no Python packages")
+    evidence = f"{counted(len(wheels), 'wheel')} installed as locked"
+    evidence += f"; provided here: {', '.join(provided)}" if provided else ""
+    return Check("versions", "pass", evidence)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _imports(
+    subject: Subject, python: Path, environ: Mapping[str, str], work: Path
+) -> Iterator[Check]:
+    """Each declared module in a process of its own: a crash in one is a result, not an end."""
+    wanted = list(dict.fromkeys(subject.imports))
+    with subject.progress.bar("importing", len(wanted), "modules") as advance:
+        for begin in range(0, len(wanted), _AT_ONCE):
+            batch = wanted[begin : begin + _AT_ONCE]
+            started = [_Import(python, item, environ, work) for item in batch]
+            for one in started:
+                yield one.verdict()
+                advance(1)
+
+
+class _Import:
+    """One import, running."""
+
+    def __init__(self, python: Path, item: str, environ: Mapping[str, str], folder: Path) -> None:
+        self.module, self.optional = item.rstrip("?"), item.endswith("?")
+        self.log = folder / f"import-{_normal(self.module)}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        if _MODULE.fullmatch(self.module):
+            with open(self.log, "wb") as output:
+                self.process = subprocess.Popen(
+                    [str(python), "-c", _IMPORT, self.module],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environ,
+                    cwd=folder,
+                    start_new_session=True,
+                )
+
+    def verdict(self) -> Check:
+        """Wait for its end, and say how it went."""
+        name = f"import {self.module}"
+        if self.process is None:
+            return Check(name, "fail", "this is no module's name", "Correct the manifest.")
+        try:
+            code = self.process.wait(_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return self._bad(name, f"it had not ended after {_TIMEOUT:.0f} s")
+        if code == 0:
+            return Check(name, "pass", "imports")
+        words = child.last_words(self.log, 1)
+        top = self.module.partition(".")[0]
+        if self.optional and words == f"ModuleNotFoundError: No module named {top!r}":
+            return Check(name, "skip", "not installed, and optional")
+        return self._bad(name, f"{child.ending(code)}: {words}")
+
+    def _bad(self, name: str, evidence: str) -> Check:
+        if self.optional:
+            return Check(name, "warn", f"optional, but broken: {evidence}")
+        return Check(name, "fail", evidence, f"The whole output is in {self.log}.")

@@ -1,0 +1,76 @@
+"""What is verified, and where the work on it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror.core.index import Index
+from mirror.core.progress import Progress
+from mirror.store.generations import Generation, Root
+
+#: What the manifest's `verify` section says when it says nothing.
+STEPS = 40
+PRECISIONS = ("no", "fp16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A generation to verify.
+
+    gpus: how many GPUs must be proved; None for all that are visible.
+    work: a fresh folder for logs and results.
+    """
+
+    root: Root
+    generation: Generation
+    index: Index
+    gpus: int | None
+    work: Path
+    progress: Progress
+
+    @property
+    def python(self) -> Path | None:
+        """The environment's interpreter, None when the bundle brought no environment."""
+        python = self.generation.python
+        return python if python.exists() else None
+
+    # The index comes from outside: whatever is not of the right type counts as not said.
+
+    @property
+    def imports(self) -> list[str]:
+        """Modules that must import; "?" at the end makes one optional."""
+        names = self.index.verify.get("imports")
+        return [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the training run."""
+        steps = self.index.verify.get("steps")
+        return steps if type(steps) is int and steps > 0 else STEPS
+
+    @property
+    def precision(self) -> str:
+        """Of the training run: "no" (float32), "bf16" or "fp16"."""
+        precision = self.index.verify.get("precision")
+        return str(precision) if precision in PRECISIONS else "no"
+
+    @property
+    def models(self) -> dict[str, list[str]]:
+        """The bundled models: id -> its files, relative."""
+        found: dict[str, list[str]] = {}
+        for artifact in self.index.of_kind("models"):
+            name = artifact.text("repo")
+            prefix = f"models/{name}/"
+            if name and artifact.path.startswith(prefix):
+                found.setdefault(name, []).append(artifact.path.removeprefix(prefix))
+        return found
+
+    @property
+    def model(self) -> Path | None:
+        """The folder of the model to train: the one that the manifest names, else the first."""
+        named = self.index.verify.get("model")
+        names = list(self.models)
+        if isinstance(named, str) and named in names:
+            return self.generation.models / named
+        return self.generation.models / names[0] if names and not named else None

@@ -1,0 +1,214 @@
+"""Conda packages made on the spot, and the two sides of the gap to pass them through."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirror.core.artifact import Artifact, Json
+from mirror.core.index import Entry, Index
+from mirror.core.manifest import CondaSection
+from mirror.core.progress import Advance
+from mirror.core.target import Target
+from mirror.ecosystems.conda import deploy, source
+from mirror.ecosystems.conda.records import document
+from mirror.ecosystems.deploy import Site
+from mirror.ecosystems.source import Context
+from mirror.fetch.http import Fetcher
+from mirror.store.blobs import Blobs
+from mirror.store.generations import Generation, Root
+
+TARGET = Target(python="3.11", platform="linux-x86_64", glibc="2.28")
+PREFIX = "/opt/" + "placeholder_" * 10
+DEMO_CHANNEL = Path(__file__).parents[1] / "manifests" / "channel"
+
+_DATA = os.environ.get("MIRROR_TEST_DATA", str(Path(__file__).parents[2] / "shared" / "data"))
+#: Real packages of others.
+DATA = Path(_DATA) / "conda"
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"no real conda packages in {DATA} (set MIRROR_TEST_DATA)"
+)
+
+
+class Recorder:
+    """A Progress that remembers what a person would have read."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.advanced = 0
+
+    def step(self, text: str) -> None: ...
+
+    def detail(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    @contextmanager
+    def bar(self, label: str, total: int, unit: str = "B") -> Iterator[Advance]:
+        def advance(amount: int) -> None:
+            self.advanced += amount
+
+        yield advance
+
+
+@dataclass
+class Package:
+    """A package to be made: what its record says, and what is in it.
+
+    files: path -> bytes; those that hold PREFIX get the prefix replaced.
+    links: path -> target of a symbolic link.
+    paths: paths.json's entries instead of those of `files` and `links`.
+    info: further files of info/, or others instead of those made; None leaves one out.
+    """
+
+    name: str
+    version: str = "1.0"
+    depends: Sequence[str] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    noarch: str | None = "generic"
+    subdir: str = "noarch"
+    build: str = "0"
+    paths: Sequence[Mapping[str, Any]] | None = None
+    info: Mapping[str, bytes | None] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}-{self.version}-{self.build}.tar.bz2"
+
+    def index(self) -> dict[str, Json]:
+        table: dict[str, Json] = {
+            "name": self.name,
+            "version": self.version,
+            "build": self.build,
+            "build_number": 0,
+            "depends": list(self.depends),
+            "subdir": self.subdir,
+        }
+        return table | ({"noarch": self.noarch} if self.noarch else {})
+
+    def to_bytes(self) -> bytes:
+        entries = [_entry(path, data) for path, data in self.files.items()]
+        entries += [{"_path": path, "path_type": "softlink"} for path in self.links]
+        listed = entries if self.paths is None else list(self.paths)
+        info: dict[str, bytes | None] = {
+            "info/index.json": json.dumps(self.index()).encode(),
+            "info/paths.json": json.dumps({"paths": listed, "paths_version": 1}).encode(),
+        }
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:bz2") as tar:
+            for path, data in {**info, **self.info, **self.files}.items():
+                if data is None:
+                    continue
+                member = tarfile.TarInfo(path)
+                member.size, member.mode = len(data), 0o755 if path.startswith("bin/") else 0o644
+                tar.addfile(member, io.BytesIO(data))
+            for path, target in self.links.items():
+                member = tarfile.TarInfo(path)
+                member.type, member.linkname = tarfile.SYMTYPE, target
+                tar.addfile(member)
+        return buffer.getvalue()
+
+
+def _entry(path: str, data: bytes) -> dict[str, Any]:
+    entry: dict[str, Any] = {"_path": path, "path_type": "hardlink", "size_in_bytes": len(data)}
+    entry["sha256"] = hashlib.sha256(data).hexdigest()
+    if PREFIX.encode() in data:
+        entry["prefix_placeholder"] = PREFIX
+        entry["file_mode"] = "binary" if b"\0" in data else "text"
+    return entry
+
+
+def write_channel(folder: Path, *packages: Package, hashed: bool = True) -> Path:
+    """A channel in a folder; `hashed`: whether its records say what the packages' bytes are."""
+    records: dict[str, dict[str, Json]] = {"noarch": {}, "linux-64": {}}
+    for package in packages:
+        data = package.to_bytes()
+        (folder / package.subdir).mkdir(parents=True, exist_ok=True)
+        (folder / package.subdir / package.file).write_bytes(data)
+        known: dict[str, Json] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        records[package.subdir][package.file] = {**package.index(), **(known if hashed else {})}
+    for subdir, found in records.items():
+        (folder / subdir).mkdir(parents=True, exist_ok=True)
+        (folder / subdir / "repodata.json").write_bytes(document(subdir, found))
+    return folder
+
+
+def index_channel(folder: Path, *archives: Path) -> Path:
+    """A channel of packages that are there already, indexed by rattler."""
+    import asyncio
+
+    from rattler.index.index import index_fs
+
+    (folder / "noarch").mkdir(parents=True)
+    for archive in archives:
+        shutil.copy(archive, folder / "noarch")
+        (folder / "noarch" / archive.name).chmod(0o644)
+    asyncio.run(index_fs(folder, write_zst=False, write_shards=False))
+    return folder
+
+
+def section(channel: Path | str, *packages: str) -> CondaSection:
+    return CondaSection(channels=[str(channel)], packages=list(packages))
+
+
+def context(
+    folder: Path, target: Target = TARGET, kept: Sequence[Artifact] = (), beside: Path | None = None
+) -> Context:
+    blobs, progress = Blobs(folder / "builder"), Recorder()
+    return Context(
+        folder=beside or folder,
+        target=target,
+        blobs=blobs,
+        fetcher=Fetcher(blobs, progress),
+        progress=progress,
+        kept=tuple(kept),
+    )
+
+
+def carry(wanted: CondaSection, here: Context, root: Path) -> Site:
+    """Resolve, prove, and bring everything into the store of a root: the state before deploy."""
+    artifacts = source.resolve(wanted, here)
+    source.prove(artifacts, wanted, here)
+    store = Root(root)
+    store.prepare()
+    for place in source.requests(artifacts, wanted, here):
+        assert isinstance(place, Path)
+        store.blobs.put(place.read_bytes())
+    derived = [
+        Artifact("conda", path, len(data), store.blobs.put(data))
+        for path, data in source.derived(artifacts, here).items()
+    ]
+    return site(store, [*artifacts, *derived], here.target)
+
+
+def site(root: Root, artifacts: Sequence[Artifact], target: Target) -> Site:
+    index = Index(
+        name="t",
+        version="1",
+        tool="0",
+        lock="0" * 64,
+        target=target,
+        entries=tuple(Entry(artifact) for artifact in artifacts),
+    )
+    return Site(index, root.blobs, root.begin(), Path(), None, Recorder())
+
+
+def install(wanted: CondaSection, here: Context, root: Path) -> tuple[Generation, list[str]]:
+    """The whole way; returns the generation and what was warned about."""
+    there = carry(wanted, here, root)
+    deploy.deploy(there.index.of_kind("conda"), there)
+    assert isinstance(there.progress, Recorder)
+    return there.generation, there.progress.warnings

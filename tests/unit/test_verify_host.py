@@ -1,0 +1,251 @@
+"""Facts of the machine, versions of packages, processes that are ended, the launch command."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirror.core.artifact import Artifact, Json
+from mirror.core.index import Entry, Index
+from mirror.core.progress import Quiet
+from mirror.core.target import Target
+from mirror.store.generations import Generation, Root
+from mirror.verify import child, environment, host, launch, processes, store
+from mirror.verify.subject import Subject
+
+TWO = """\
+0, NVIDIA H200, GPU-aaaa, 580.159.04, 143771, 4
+1, NVIDIA H200, GPU-bbbb, 580.159.04, 143771, 0
+"""
+
+
+def test_nvidia_smi_is_read() -> None:
+    first, second = host.parse(TWO)
+    assert (first.index, first.name, first.used) == ("0", "NVIDIA H200", "4")
+    assert (second.uuid, host.driver([second])) == ("GPU-bbbb", "580.159.04")
+    assert host.parse("No devices were found\n") == []
+    assert host.driver(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [
+        (None, ["GPU-aaaa", "GPU-bbbb"]),
+        ("1", ["GPU-bbbb"]),
+        ("1,0", ["GPU-bbbb", "GPU-aaaa"]),
+        ("GPU-b", ["GPU-bbbb"]),
+        ("", []),
+        ("-1", []),
+        ("0,7,1", ["GPU-aaaa"]),  # CUDA stops at the first that it does not know
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_does(visible: str | None, uuids: list[str]) -> None:
+    assert [gpu.uuid for gpu in host.chosen(host.parse(TWO), visible)] == uuids
+
+
+def fake_smi(folder: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An nvidia-smi on PATH that prints this."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}END\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def subject(
+    folder: Path, *, gpus: int | None = None, verify: dict[str, Json] | None = None
+) -> Subject:
+    artifact = Artifact("wheels", "wheels/Some_Thing-1.0-py3-none-any.whl", 3, "0" * 64)
+    target = Target("3.11", "linux-x86_64", provided=("torch==2.8.0",))
+    index = Index("n", "1", "0.1.0", "0" * 64, target, (Entry(artifact),), verify or {})
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    return Subject(Root(folder), Generation(folder / "000001"), index, gpus, work, Quiet())
+
+
+def test_fewer_gpus_than_asked_for_fail_with_what_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_smi(tmp_path, TWO, monkeypatch)
+    found = host.visible_gpus()
+    checks = {check.name: check for check in host.check(subject(tmp_path, gpus=4), found)}
+    assert checks["gpus"].verdict == "fail"
+    assert checks["gpus"].evidence.startswith("4 asked for; driver 580.159.04, 2 GPUs\n0: NVIDIA")
+    checks = {check.name: check for check in host.check(subject(tmp_path, gpus=2), found)}
+    assert checks["gpus"].verdict == "pass"
+    assert checks["loopback"].verdict == "pass"
+
+
+def stack(cuda: str, gpus: int) -> environment.Stack:
+    return environment.Stack("2.11.0", "1.15.0", cuda, ("NVIDIA H200",) * gpus, "driver too old")
+
+
+def test_a_torch_that_cannot_use_the_gpus_that_are_there_is_no_pass() -> None:
+    assert environment.gpus(stack("13.0", 2), None, 2).verdict == "pass"
+    assert environment.gpus(stack("13.0", 0), None, 2).verdict == "fail"
+    assert environment.gpus(stack("", 0), None, 2).verdict == "warn"  # a build for the CPU
+    assert environment.gpus(stack("", 0), 1, 2).verdict == "fail"
+    assert environment.gpus(stack("13.0", 0), None, 0).verdict == "skip"
+    assert "driver too old" in environment.gpus(stack("13.0", 0), None, 2).evidence
+
+
+@pytest.mark.parametrize(
+    ("packages", "problems"),
+    [
+        ({"some-thing": "1.0.0", "torch": "2.8.0+cu128"}, []),
+        ({"some-thing": "1.1", "torch": "2.8.0"}, ["Some_Thing 1.0: 1.1 is installed"]),
+        ({"some-thing": "1.0"}, ["torch 2.8.0: not installed"]),
+        ({"some-thing": "1.0", "torch": "2.8.1"}, ["torch 2.8.0: 2.8.1 is installed"]),
+        ({"some-thing": "1.0+cpu", "torch": "2.8.0"}, []),
+    ],
+)
+def test_versions_are_those_declared(
+    tmp_path: Path, packages: dict[str, str], problems: list[str]
+) -> None:
+    found = environment.versions(subject(tmp_path), packages)
+    assert found.verdict == ("fail" if problems else "pass")
+    assert not problems or found.evidence.splitlines() == problems
+
+
+def test_an_index_from_outside_is_taken_for_what_it_can_be(tmp_path: Path) -> None:
+    odd: dict[str, Json] = {"imports": ["a", 1], "steps": "x", "precision": "int4", "model": 7}
+    found = subject(tmp_path, verify=odd)
+    assert (found.imports, found.steps, found.precision) == (["a"], 40, "no")
+    assert found.model is None
+    assert found.models == {}
+
+
+def test_a_file_of_the_generation_that_differs_from_its_blob_is_found(tmp_path: Path) -> None:
+    found = subject(tmp_path)
+    root = Root(tmp_path)
+    whole = Artifact("files", "files/a.txt", 3, root.blobs.put(b"abc"))
+    wrong = Artifact("files", "files/b.txt", 3, root.blobs.put(b"xyz"))
+    gone = Artifact("files", "files/c.txt", 2, root.blobs.put(b"ok"))
+    index = Index("n", "1", "0.1.0", "0" * 64, None, tuple(map(Entry, (whole, wrong, gone))))
+    folder = found.generation.path / "files"
+    folder.mkdir(parents=True)
+    os.link(root.blobs.path(whole.sha256), folder / "a.txt")
+    (folder / "b.txt").write_bytes(b"xyZ")
+    blobs, laid_out = store.check(Subject(root, found.generation, index, None, found.work, Quiet()))
+    assert blobs.verdict == "pass"
+    assert laid_out.verdict == "fail"
+    assert "files/b.txt" in laid_out.evidence
+    assert "files/c.txt" in laid_out.evidence
+    assert "files/a.txt" not in laid_out.evidence
+
+
+# -- processes ---------------------------------------------------------------------------------
+
+ORPHAN = """
+import os, signal, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux")
+def test_an_orphan_in_a_session_of_its_own_that_ignores_sigterm_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "GRACE", 0.3)
+    with processes.nothing_left_behind():
+        read, write = os.pipe()
+        subprocess.run([sys.executable, "-c", ORPHAN], stdout=write, check=True)
+        os.close(write)
+        with os.fdopen(read, encoding="ascii") as pipe:
+            orphan = int(pipe.readline())
+            assert orphan in processes.descendants()
+    assert not Path(f"/proc/{orphan}").exists()
+
+
+def test_a_stopped_process_is_seen_as_one() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
+        assert not processes.is_stopped(running.pid)
+        running.send_signal(signal.SIGSTOP)
+        os.waitpid(running.pid, os.WUNTRACED)
+        assert processes.is_stopped(running.pid)
+        running.kill()
+
+
+def test_nohup_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with processes.nothing_left_behind():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, old)
+
+
+# -- launching ---------------------------------------------------------------------------------
+
+
+def job(
+    folder: Path, count: int, *, gpu: bool, environ: dict[str, str] | None = None
+) -> launch.Job:
+    folder.mkdir(exist_ok=True)
+    python = Path("/env/bin/python")
+    return launch.Job(python, folder, count, gpu, 40, 24, "bf16", None, environ or {})
+
+
+def test_one_process_is_the_trainer_itself(tmp_path: Path) -> None:
+    line = launch.command(job(tmp_path, 1, gpu=False))
+    assert line[:3] == ["/env/bin/python", child.trainer(), "train"]
+
+
+def test_many_processes_leave_nothing_to_a_users_own_configuration(tmp_path: Path) -> None:
+    line = launch.command(job(tmp_path, 4, gpu=True))
+    assert line[:3] == ["/env/bin/python", "-m", "accelerate.commands.launch"]
+    said = dict(itertools.pairwise(line))
+    assert said["--config_file"] == str(tmp_path / "accelerate.json")
+    assert said["--num_processes"] == "4"
+    assert said["--num_machines"] == "1"
+    assert said["--mixed_precision"] == "bf16"
+    assert said["--dynamo_backend"] == "no"
+    assert "--multi_gpu" in line
+    assert 0 < int(said["--main_process_port"]) != 29500
+
+
+def test_cpu_processes_see_no_gpu_and_gpu_processes_as_many_as_they_are(tmp_path: Path) -> None:
+    cpu = launch.environ(job(tmp_path, 2, gpu=False))
+    assert cpu["ACCELERATE_USE_CPU"] == "true"
+    assert cpu["CUDA_VISIBLE_DEVICES"] == ""
+    gpu = launch.environ(job(tmp_path, 2, gpu=True))
+    assert gpu["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert "ACCELERATE_USE_CPU" not in gpu
+    chosen = {"CUDA_VISIBLE_DEVICES": "5,3,1"}
+    gpu = launch.environ(job(tmp_path, 2, gpu=True, environ=chosen))
+    assert gpu["CUDA_VISIBLE_DEVICES"] == "5,3"
+
+
+def test_a_schedulers_variables_do_not_reach_the_ranks_and_nccls_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = [
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PYTHONPATH",
+        "PMI_SIZE",
+    ]
+    foreign += ["ACCELERATE_USE_FSDP", "OMPI_COMM_WORLD_SIZE", "TORCHELASTIC_RUN_ID"]
+    for name in foreign:
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+    table = child.variables(Generation(tmp_path))
+    assert not set(foreign) & set(table)
+    assert table["NCCL_NVLS_ENABLE"] == "0"
+    assert table["TORCH_SYMM_MEM_DISABLE_MULTICAST"] == "1"
+    assert table["HF_HUB_OFFLINE"] == "1"
