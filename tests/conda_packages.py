@@ -203,7 +203,7 @@ def site(root: Root, artifacts: Sequence[Artifact], target: Target) -> Site:
         target=target,
         entries=tuple(Entry(artifact) for artifact in artifacts),
     )
-    return Site(index, root.blobs, root.begin(), Path(), None, Recorder())
+    return Site(index, root.blobs, root.begin(), Path(), Recorder())
 
 
 def install(wanted: CondaSection, here: Context, root: Path) -> tuple[Generation, list[str]]:

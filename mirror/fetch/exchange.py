@@ -48,6 +48,7 @@ class FetchError(Exception):
     hint: what to do about it.
     again: whether trying again may help.
     after: seconds that the server asks to wait first.
+    stale: whether the file seems to be another than the one that earlier bytes are of.
     unreachable: whether no connection to the request's own origin came about at all.
     """
 
@@ -58,6 +59,7 @@ class FetchError(Exception):
         hint: str | None = None,
         again: bool = False,
         after: float | None = None,
+        stale: bool = False,
         unreachable: bool = False,
     ) -> None:
         super().__init__(reason)
@@ -65,6 +67,7 @@ class FetchError(Exception):
         self.hint = hint
         self.again = again
         self.after = after
+        self.stale = stale
         self.unreachable = unreachable
 
 
@@ -217,6 +220,7 @@ def _refusal(response: requests.Response) -> FetchError:
         f"HTTP {status}: {shown(meaning)[:300]} ({public(response.url)})",
         hint=_PROXY_HINT if status == 407 else None,
         again=status in (408, 425, 429) or (status >= 500 and status not in (501, 505)),
+        stale=status == 416,
         after=retry_after(response.headers.get("Retry-After"), time.time()),
     )
 
@@ -264,8 +268,8 @@ def _explained(error: BaseException, url: str) -> FetchError:
         return unreachable("the proxy does not let it through")
     if among(requests.exceptions.SSLError, urllib3.exceptions.SSLError):
         found = next((c.verify_message for c in causes if isinstance(c, _VERIFICATION)), "")
-        reason = f"the server's TLS certificate is not accepted {found}".strip()
-        return unreachable(shown(reason), hint=_TRUST_HINT, again=False)
+        reason = f"no trusted TLS connection: {shown(found or 'the handshake failed')}"
+        return unreachable(reason, hint=_TRUST_HINT, again=False)
     if among(urllib3.exceptions.NameResolutionError, socket.gaierror):
         return unreachable("no address is known for the server's name")
     if among(ConnectionRefusedError):

@@ -126,7 +126,7 @@ class Fetcher:
             with _locked(self.blobs, self.progress):
                 # While this waited for the lock, another process may have fetched some.
                 wanted = {key: r for key, r in wanted.items() if not self.held(r)}
-                downloads = Transfer(self, list(wanted.values())).run(label)
+                downloads = Transfer(self, list(wanted.values())).run(label) if wanted else []
             if failed := [d for d in downloads if d.failure]:
                 raise _error(failed, len(downloads))
             known |= {d.request.key: d.outcome for d in downloads}
@@ -200,8 +200,9 @@ def _error(failed: Sequence[Download], wanted: int) -> DownloadError:
         assert failure is not None  # noqa: S101 -- the caller chose those that failed
         problems.append(f"{download.request.label}: {failure.reason}")
         hints |= {hint: None for hint in (failure.hint, download.request.hint) if hint}
+    few = f"{len(failed)} of " if len(failed) < wanted else ""
     return DownloadError(
-        f"{len(failed)} of {counted(wanted, 'file')} could not be downloaded",
+        f"{few}{counted(wanted, 'file')} could not be downloaded",
         problems=problems,
         hint="\n".join([*hints, "Run the same again: what has arrived is kept."]),
     )

@@ -52,6 +52,7 @@ class Part:
     ) -> None:
         self.file = file
         self.size = size
+        self._given_size = size
         self._digested = digested
         self._advance = advance
         self._note = file.with_name(f"{file.name}.json")
@@ -61,6 +62,7 @@ class Part:
         self._ranges: bool | None = None  # whether the server gives ranges; None: not known yet
         self._etag = ""
         self._sealed = False
+        self._doubted = False
         self._unsaved = False
         self._hash = hashlib.sha256()
         self._hashed = 0
@@ -106,7 +108,7 @@ class Part:
         with self._lock:
             if not self._digested and not self._etag:
                 self._forget()
-                piece.position = 0
+                piece.position, piece.end = 0, self.size
             if piece.position == 0 and piece.end == self.size:
                 return {}
             last = "" if piece.end is None else piece.end - 1
@@ -137,7 +139,7 @@ class Part:
             else:
                 self._ranges = answer.ranges and bool(self._digested or answer.etag)
             self._etag = answer.etag
-            self.size = answer.total if self.size is None else self.size
+            self.size = answer.total if self._given_size is None else self._given_size
             piece.position, piece.end = 0, self.size
             if self._ranges and self._is_large():
                 piece.end = PIECE  # the others come over connections of their own
@@ -178,8 +180,9 @@ class Part:
             self._active.remove(piece)
 
     def digest(self) -> str:
-        """sha256 of the file, once it is sealed and durable."""
+        """sha256 of the sealed file, which is made durable."""
         with open(self.file, "r+b") as file:
+            file.truncate(self.size)  # bytes of a longer file may be behind its end
             os.fsync(file.fileno())
         with self._hash_lock:
             self._hash_up_to(self.size or 0)
@@ -205,6 +208,16 @@ class Part:
             self._sealed, self._ranges = False, None
             self.discard()
 
+    def doubt(self, piece: Piece) -> bool:
+        """Start the piece again from nothing, once, if nobody but an answer has given the size."""
+        with self._lock:
+            if self._doubted or self._given_size is not None or len(self._active) > 1:
+                return False
+            self._doubted = True
+            self._forget()
+            piece.position, piece.end = 0, self.size
+            return True
+
     def save(self) -> None:
         """Note which bytes are here, for the next process."""
         with self._lock:
@@ -228,30 +241,34 @@ class Part:
         try:
             state = json.loads(self._note.read_bytes())
             there = self.file.stat().st_size
-            etag, size = str(state["etag"]), state["size"]
+            etag, size = str(state["etag"]), int(state["size"])
             done = [(int(start), min(int(end), there)) for start, end in state["done"]]
         except (OSError, ValueError, KeyError, TypeError):
             return
-        if self.size not in (None, size) or not (self._digested or etag):
+        if self.size not in (None, size):
             return
+        if not self._digested and (not etag or done == [(0, size)]):
+            return  # only the server can tell that it is still the same file
         self.size, self._etag = size, etag
         for start, end in done:
             if 0 <= start < end:
                 self._add(start, end)
 
     def _check(self, answer: Answer) -> None:
-        if self.size is not None and answer.total not in (None, self.size):
+        right = self.size if answer.partial else self._given_size
+        if right is not None and answer.total not in (None, right):
             raise FetchError(
-                f"the server has {answer.total:,} bytes, where {self.size:,} are right"
+                f"the server has {answer.total:,} bytes, where {right:,} are right"
                 + (f" (it compressed them: {answer.encoding})" if answer.encoding else "")
-                + f" ({answer.url})"
+                + f" ({answer.url})",
+                stale=answer.partial,
             )
         if answer.encoding and not self._digested:
             raise FetchError(
                 f"the server compresses ({answer.encoding}) what was asked for as it is"
                 f" ({answer.url})"
             )
-        if self.size is None and not answer.framed and not self._digested:
+        if self._given_size is None and not answer.framed and not self._digested:
             raise FetchError(
                 "neither the server nor a digest tells where the file ends: it could be cut"
                 f" ({answer.url})"
@@ -281,7 +298,7 @@ class Part:
 
     def _forget(self) -> None:
         self._advance(-self.present)
-        self._done, self._etag = [], ""
+        self._done, self._etag, self.size = [], "", self._given_size
         self._hash, self._hashed = hashlib.sha256(), 0
 
     def _hash_up_to(self, end: int) -> None:

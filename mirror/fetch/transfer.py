@@ -179,6 +179,8 @@ class Transfer:
                 self._stream(session, download, piece)
                 return
             except FetchError as failure:
+                if failure.stale and download.part.doubt(piece):
+                    continue
                 failures = 1 if piece.position > before else failures + 1
                 pause = self._fetcher.patience.pause(failures, failure.after)
                 if not failure.again or pause is None:
@@ -226,7 +228,7 @@ class Transfer:
                 f" {request.digest} ({exchange.public(request.url)})",
                 hint="A proxy may answer with a page of its own, or the mirror is damaged.",
             )
-        size = part.file.stat().st_size
+        size = part.size or 0
         self._fetcher.blobs.admit(part.file, sha256)
         part.discard()
         if found.startswith("git-sha1:"):

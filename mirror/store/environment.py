@@ -101,6 +101,14 @@ def write_activate(generation: Generation, root: Path) -> None:
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(table.items())]
     # Of whoever sources the file, not of whoever installed.
     lines.append(f'export {_MODULES_CACHE}="${{XDG_CACHE_HOME:-$HOME/.cache}}/mirror/hf-modules"')
+    if "CONDA_PREFIX" in table:
+        # What conda packages want done in a shell that uses them.
+        lines += [
+            'for mirror_script in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do',
+            '    if [ -r "$mirror_script" ]; then . "$mirror_script"; fi',
+            "done",
+            "unset mirror_script",
+        ]
     text = "".join(f"{line}\n" for line in lines if line)
     atomic.write(generation.path / "activate", text.encode())
 

@@ -47,7 +47,54 @@ def _adopt(orphans: bool) -> None:
 
 def descendants() -> set[int]:
     """The ids of the living processes below this one."""
-    table = _table()
+    return _living(_table())
+
+
+def end(before: set[int], launcher: subprocess.Popen[bytes] | None = None) -> None:
+    """End every descendant that is not in `before`, and reap those that nobody else will.
+
+    All are asked, then forced; only `launcher`, if given, is asked for the others: it knows how to
+    end them.
+    """
+    for attempt in (signal.SIGTERM, signal.SIGKILL):
+        living = descendants() - before
+        asked = {launcher.pid} & living if launcher and attempt == signal.SIGTERM else set()
+        for pid in asked or living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, attempt)
+        if _all_ended(before, launcher):
+            return
+
+
+def _all_ended(before: set[int], launcher: subprocess.Popen[bytes] | None) -> bool:
+    """Wait for GRACE; whether nobody is left then.
+
+    A look at all processes takes a while, and one whose parent ends meanwhile can be missed: only
+    two looks in a row that find nobody, alive or dead, are believed.
+    """
+    me, empty = os.getpid(), 0
+    deadline = time.monotonic() + GRACE
+    while time.monotonic() < deadline:
+        if launcher:
+            launcher.poll()
+        table = _table()
+        dead = {pid for pid, row in table.items() if row == (me, "Z")} - before
+        for pid in dead - ({launcher.pid} if launcher else set()):  # its Popen reaps that one
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        empty = 0 if dead or _living(table) - before else empty + 1
+        if empty == 2:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody stopped it (SIGSTOP, a debugger)."""
+    return _table().get(pid, (0, ""))[1] in ("T", "t")
+
+
+def _living(table: dict[int, tuple[int, str]]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -58,36 +105,6 @@ def descendants() -> set[int]:
         found.update(below)
         waiting += below
     return {pid for pid in found if table[pid][1] != "Z"}
-
-
-def end(before: set[int], launcher: subprocess.Popen[bytes] | None = None) -> None:
-    """End every descendant that is not in `before`: asked first, then forced.
-
-    `launcher`, if given, is among them; it is asked alone, for it knows how to end the others.
-    """
-    me = os.getpid()
-    for attempt in (signal.SIGTERM, signal.SIGKILL):
-        living = descendants() - before
-        asked = {launcher.pid} & living if launcher and attempt == signal.SIGTERM else living
-        for pid in asked or living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, attempt)
-        deadline = time.monotonic() + GRACE
-        while time.monotonic() < deadline:
-            if launcher:
-                launcher.poll()
-            for pid, (parent, state) in _table().items():
-                if parent == me and state == "Z" and pid not in before:
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitpid(pid, os.WNOHANG)
-            if not descendants() - before:
-                return
-            time.sleep(0.02)
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether somebody stopped it (SIGSTOP, a debugger)."""
-    return _table().get(pid, (0, ""))[1] in ("T", "t")
 
 
 def _table() -> dict[int, tuple[int, str]]:

@@ -168,8 +168,9 @@ def test_the_model_loads_by_id_and_by_path_with_sockets_refused(demo: Demo) -> N
 
 
 def test_the_conda_package_and_the_file_are_in_place(demo: Demo) -> None:
-    said = run_shell(f". {demo.root}/current/activate; demo-notes")
+    said = run_shell(f'. {demo.root}/current/activate; demo-notes; cat "$DEMO_NOTES"')
     assert str(demo.generation / "env") in said
+    assert said.count("came to you as a conda package") == 2  # its program, its activate.d script
     carried = demo.generation / "files" / "configs" / "demo.yaml"
     assert carried.read_bytes() == (demo.folder / "manifests" / "demo.yaml").read_bytes()
 

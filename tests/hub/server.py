@@ -192,6 +192,7 @@ class _Listener(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: _Listener
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -616,7 +616,7 @@ def test_a_damaged_part_does_no_harm(server: Server, blobs: Blobs, damage: str) 
 def test_a_file_without_a_digest_is_joined_only_under_one_etag(
     server: Server, blobs: Blobs
 ) -> None:
-    old, new = noise(MB, 1), noise(MB, 2)
+    old = noise(MB, 1)
 
     def tagged(seen: Seen, reply: Reply) -> None:
         reply.headers["ETag"] = f'"{sha256(reply.body)}"'
@@ -628,15 +628,51 @@ def test_a_file_without_a_digest_is_joined_only_under_one_etag(
     assert server.seen[1].range is not None
 
     server.seen.clear()
-    changed = serve(server, "/changed", old, digest=None, size=None)
+    for name, new in (("/equal", noise(MB, 2)), ("/short", b"short"), ("/long", noise(2 * MB, 3))):
+        changed = serve(server, name, old, digest=None, size=None)
 
-    def change(sent: int) -> None:
-        server.files["/changed"] = new
+        def change(sent: int, name: str = name, new: bytes = new) -> None:
+            server.files[name] = new
 
-    server.inject(faults.cut(after=300_000), path="/changed", times=1)
-    server.inject(faults.watch(change), path="/changed", times=1)
-    assert stored(blobs, fetch(blobs, changed)[0]) == new
-    assert server.seen[1].headers["if-range"] == f'"{sha256(old)}"'
+        server.inject(faults.cut(after=300_000), path=name, times=1)
+        server.inject(faults.watch(change), path=name, times=1)
+        assert stored(blobs, fetch(blobs, changed)[0]) == new
+        first, second = server.gets(name)
+        assert first.range is None
+        assert second.headers["if-range"] == f'"{sha256(old)}"'
+
+
+def test_a_left_part_without_a_digest_is_asked_for_again(server: Server, blobs: Blobs) -> None:
+    data = noise(1000)
+    server.inject(lambda seen, reply: reply.headers.update(ETag=f'"{sha256(reply.body)}"'))
+    request = serve(server, "/a", data, digest=None, size=None)
+    folder = blobs.folder / "partial"
+    folder.mkdir(parents=True)
+    for done in ([[0, 500]], [[0, 1000]]):
+        (folder / request.key).write_bytes(data[: done[0][1]])
+        note = {"size": 1000, "etag": f'"{sha256(data)}"', "done": done}
+        (folder / f"{request.key}.json").write_text(json.dumps(note), encoding="ascii")
+        server.seen.clear()
+        assert stored(blobs, fetch(blobs, request)[0]) == data
+        assert [s.range for s in server.seen] == [(500, 999) if done == [[0, 500]] else None]
+
+
+def test_a_noted_size_that_is_wrong(server: Server, blobs: Blobs) -> None:
+    data = noise(1000)
+    request = serve(server, "/a", data, size=None)
+    folder = blobs.folder / "partial"
+    folder.mkdir(parents=True)
+    for size, done in (
+        (500, [[0, 500]]),
+        (2000, [[0, 700]]),
+        (2000, [[9, 90]]),
+        (2000, [[0, 1500]]),
+    ):
+        (folder / request.key).write_bytes(data + data)
+        note = {"size": size, "etag": "", "done": done}
+        (folder / f"{request.key}.json").write_text(json.dumps(note), encoding="ascii")
+        blobs.path(sha256(data)).unlink(missing_ok=True)
+        assert stored(blobs, fetch(blobs, request)[0]) == data
 
 
 def test_a_file_without_digest_and_etag_starts_again(server: Server, blobs: Blobs) -> None:

@@ -98,7 +98,10 @@ def test_two_that_conflict_are_named(shelf: Path, context: Context) -> None:
     make_wheel(shelf, "c", "2")
     with pytest.raises(ResolutionError) as caught:
         source.resolve(section("a", "b"), context)
-    assert all(name in str(caught.value) for name in ("a depend on c<2", "b", "c>=2"))
+    said = str(caught.value)
+    # uv explains from either side, as it comes.
+    assert "c<2" in said or "c>=2" in said, said
+    assert "you require a and b" in said, said
 
 
 def test_a_lock_is_kept_where_it_still_fits(shelf: Path, context: Context) -> None:

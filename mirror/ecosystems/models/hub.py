@@ -58,7 +58,7 @@ def snapshot(repo: str, revision: str) -> Snapshot:
     Raises ResolutionError when it does not exist or is closed to this user, DownloadError when the
     Hub cannot be asked, UsageError when no Hub can have such a name.
     """
-    from huggingface_hub import HfApi, RepoFile
+    from huggingface_hub.hf_api import HfApi, RepoFile
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     api = HfApi(endpoint=endpoint())
