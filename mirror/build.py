@@ -5,68 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import mirror
-from mirror import machine
 from mirror.bundle import layout, writer
 from mirror.core import index as indexes
 from mirror.core import lock as locks
-from mirror.core import manifest as manifests
-from mirror.core import reading
 from mirror.core.artifact import Artifact, Json
 from mirror.core.index import Entry, Index
 from mirror.core.lock import Lock
-from mirror.core.manifest import Manifest
-from mirror.core.progress import Progress
-from mirror.core.target import Target
 from mirror.core.text import counted, human_size
-from mirror.ecosystems.conda import source as conda
-from mirror.ecosystems.files import source as files
-from mirror.ecosystems.models import source as models
-from mirror.ecosystems.source import Context, LocalHashes, Source
-from mirror.ecosystems.tool import source as tool
-from mirror.ecosystems.wheels import source as wheels
+from mirror.ecosystems.source import Source
 from mirror.errors import MirrorError, UsageError, together
-from mirror.fetch.http import Fetcher, Request
+from mirror.fetch.http import Request
+from mirror.project import SOURCES, Project
 from mirror.store import atomic
-from mirror.store.blobs import Blobs
 
 T = TypeVar("T")
-
-#: Every ecosystem, in the order in which a bundle holds them.
-SOURCES: Mapping[str, Source] = {
-    "tool": tool,
-    "conda": conda,
-    "wheels": wheels,
-    "models": models,
-    "files": files,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Project:
-    """A manifest on disk, and what is needed to lock and build it."""
-
-    path: Path
-    manifest: Manifest
-    context: Context
-
-    @property
-    def lock_path(self) -> Path:
-        """demo.yaml -> demo.lock.toml"""
-        return self.path.with_suffix(".lock.toml")
-
-    def sections(self) -> Iterator[tuple[str, Source, Any]]:
-        """Each ecosystem that the manifest uses: its kind, its source, its section."""
-        for kind, source in SOURCES.items():
-            section = self.manifest if kind == "tool" else getattr(self.manifest, kind)
-            if section:
-                yield kind, source, section
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,48 +35,6 @@ class Built:
     index: Index
     size: int
     changed: bool
-
-
-def find_manifest(folder: Path) -> Path:
-    """The manifest that no argument means: mirror.yaml here, else the one in manifests/.
-
-    Raises UsageError that lists what there is to choose from.
-    """
-    here = folder / "mirror.yaml"
-    if here.is_file():
-        return here
-    found = sorted((folder / "manifests").glob("*.yaml"))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(
-            "several manifests are here; name one",
-            problems=[str(path.relative_to(folder)) for path in found],
-        )
-    raise UsageError(
-        "no manifest is named, and there is no mirror.yaml here",
-        hint="Write one (README.md shows how), or name it: mirror build MANIFEST",
-    )
-
-
-def open_project(path: Path, progress: Progress) -> Project:
-    """Read a manifest. Raises UsageError for whatever is wrong with it."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"the manifest {path} cannot be read: {error.strerror}") from None
-    manifest = reading.parse(data, str(path))
-    cache = cache_folder()
-    blobs = Blobs(cache)
-    context = Context(
-        folder=path.parent.absolute(),
-        target=_complete(manifest.target, progress),
-        blobs=blobs,
-        fetcher=Fetcher(blobs, progress),
-        progress=progress,
-        hashes=LocalHashes(cache / "local.json"),
-    )
-    return Project(path, manifest, context)
 
 
 def lock(project: Project, *, check: bool = False) -> tuple[Lock, bool]:
@@ -175,63 +91,6 @@ def summary(artifacts: Sequence[Artifact]) -> str:
     """ "21 files, 12.3 MB" """
     size = human_size(indexes.total_size(artifacts))
     return f"{counted(len(artifacts), 'file')}, {size}"
-
-
-def cache_folder() -> Path:
-    """Where the builder keeps its store: $MIRROR_CACHE, else the user's cache folder."""
-    if chosen := os.environ.get("MIRROR_CACHE"):
-        return Path(chosen)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "mirror" / "cache"
-    if sys.platform == "darwin":
-        return Path("~/Library/Caches/mirror").expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mirror"
-
-
-def _complete(section: manifests.TargetSection, progress: Progress) -> Target:
-    """The target with what the manifest leaves out taken from this machine."""
-    here = machine.this_platform()
-    platform = section.platform or here
-    if not platform:
-        raise UsageError(
-            "this machine is no platform that a bundle can be for",
-            hint="Write target.platform in the manifest, for instance linux-x86_64.",
-        )
-    glibc = section.glibc or ""
-    if platform.startswith("linux") and not glibc:
-        # Another machine's glibc is not known here: 2.28 is what every Linux since 2019 has.
-        glibc = machine.this_glibc() if platform == here else ""
-        glibc = glibc or "2.28"
-    return Target(
-        python=section.python or machine.this_python(),
-        platform=platform,
-        glibc=glibc,
-        cuda=section.cuda or "",
-        driver=section.driver or "",
-        gpus=tuple(section.gpus),
-        provided=tuple(_versioned(section.provided)),
-    )
-
-
-def _versioned(provided: Sequence[str]) -> Iterator[str]:
-    """Each provided package with a version: the one installed beside mirror where none is given."""
-    from importlib import metadata
-
-    unknown = []
-    for item in provided:
-        if "==" in item:
-            yield item
-            continue
-        try:
-            yield f"{item}=={metadata.version(item)}"
-        except metadata.PackageNotFoundError:
-            unknown.append(item)
-    if unknown:
-        raise UsageError(
-            "target.provided names packages without a version that are not installed here either",
-            problems=unknown,
-            hint=f"Write the server's version: {unknown[0]}==VERSION",
-        )
 
 
 def _inputs(project: Project) -> str:

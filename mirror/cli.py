@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mirror
-from mirror.errors import MachineError, MirrorError
+from mirror.errors import MachineError, MirrorError, UsageError
 
 if TYPE_CHECKING:
     from mirror.console import Console
@@ -89,8 +88,9 @@ _root = click.option("--root", type=click.Path(path_type=Path), help=_ROOT_HELP)
 def lock(console: Console, manifest: Path | None, check: bool) -> None:
     """Resolve a manifest to exact files, and write its lock beside it."""
     from mirror import build as use
+    from mirror import project as projects
 
-    project = use.open_project(manifest or use.find_manifest(Path()), console)
+    project = projects.open_project(manifest or projects.find_manifest(Path()), console)
     locked, changed = use.lock(project, check=check)
     state = "written" if changed else "fresh"
     console.result(
@@ -112,9 +112,10 @@ def lock(console: Console, manifest: Path | None, check: bool) -> None:
 def build(console: Console, manifest: Path | None, output: Path | None) -> None:
     """Lock if needed, fetch, prove, pack: one bundle."""
     from mirror import build as use
+    from mirror import project as projects
     from mirror.core.text import counted, human_size
 
-    project = use.open_project(manifest or use.find_manifest(Path()), console)
+    project = projects.open_project(manifest or projects.find_manifest(Path()), console)
     built = use.build(project, output)
     digest, count = built.index.digest, len(built.index.shipped)
     state = "" if built.changed else ", unchanged"
@@ -157,6 +158,12 @@ def inspect(console: Console, bundle: Path, files: bool, deep: bool) -> None:
     help="An environment to layer over without touching it. Left out: for what the bundle expects"
     " on the server, the active environment or the one that mirror runs in.",
 )
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    help="An environment to install into; shows what changes there and asks first.",
+)
+@click.option("--yes", is_flag=True, help="Agree to what --into changes.")
 @click.option("--dry-run", is_flag=True, help="Check everything that can be, write nothing.")
 def install(
     console: Console,
@@ -164,20 +171,25 @@ def install(
     root: Path | None,
     python: Path | None,
     over: Path | None,
+    into: Path | None,
+    yes: bool,
     dry_run: bool,
 ) -> None:
     """Install a bundle as a new generation, and put it in use."""
     from mirror import install as use
     from mirror.core.text import human_size
 
-    place = _open_root(root)
+    if into and (over or python):
+        raise UsageError("--into names the environment itself; --over and --python have no place")
+    place, wish = _open_root(root), use.Wish(python, over, into)
     if dry_run:
-        plan = use.rehearse(bundle, place, python=python, over=over, progress=console)
+        plan = use.rehearse(bundle, place, wish, console)
         console.result(
             [
                 f"would install {plan.index.name} {plan.index.version} into {place.path}",
                 f"  python: {plan.python or 'none'}",
                 f"  over: {plan.over.prefix if plan.over else 'nothing'}",
+                *([f"  into: {plan.into}", *plan.changes.lines()] if plan.changes else []),
                 f"  space: at most {human_size(plan.space)}",
             ],
             {
@@ -186,11 +198,23 @@ def install(
                 "root": str(place.path),
                 "python": str(plan.python) if plan.python else None,
                 "over": str(plan.over.prefix) if plan.over else None,
+                "into": str(plan.into) if plan.into else None,
+                "added": list(plan.changes.added) if plan.changes else [],
+                "changed": list(plan.changes.changed) if plan.changes else [],
                 "bytes": plan.space,
             },
         )
         return
-    done = use.install(bundle, place, python=python, over=over, progress=console)
+
+    def agree(plan: use.Plan) -> bool:
+        if yes or plan.changes is None:
+            return True
+        if not sys.stdin.isatty():
+            return False
+        click.echo("\n".join([f"in {plan.into}:", *plan.changes.lines()]), err=True)
+        return click.confirm("Change it so?", err=True)
+
+    done = use.install(bundle, place, wish, console, agree)
     generation = done.generation
     state = "in use" if done.changed else "in use already, unchanged"
     console.result(
@@ -259,6 +283,29 @@ def rollback(console: Console, number: int | None, root: Path | None) -> None:
 
 
 @_command
+@click.option(
+    "--env", type=click.Path(path_type=Path), help="The environment; else the one mirror runs in."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; else stdout.")
+def probe(console: Console, env: Path | None, output: Path | None) -> None:
+    """Write down what this machine has, for `target: {inventory: FILE}` in a manifest."""
+    import json
+
+    from mirror import probe as use
+    from mirror.core.text import counted
+    from mirror.store import atomic
+
+    found = use.probe(env)
+    document = found.to_json()
+    text = json.dumps(document, indent=2)
+    if output is None:
+        console.result(text.splitlines(), document)
+        return
+    atomic.write(output, f"{text}\n".encode())
+    console.result([f"{output}: {counted(len(found.packages), 'package')}"], document)
+
+
+@_command
 @_root
 @click.option(
     "--gpus", type=click.IntRange(1), help="How many to prove; else all that are visible."
@@ -317,6 +364,8 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(0)
     except Exception:  # noqa: BLE001 -- whatever is left is a bug, and is called one
+        import traceback
+
         click.echo(traceback.format_exc(), err=True)
         click.echo("This is a bug in mirror; please report it with the lines above.", err=True)
         sys.exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from mirror.ecosystems.files import deploy as files
 from mirror.ecosystems.models import deploy as models
 from mirror.ecosystems.tool import deploy as tool
 from mirror.ecosystems.wheels import deploy as wheels
-from mirror.errors import MachineError, TargetError, TrustError
+from mirror.errors import MachineError, TargetError, TrustError, UsageError
+from mirror.store import atomic
 from mirror.store.environment import write_activate
 from mirror.store.generations import Generation, Root
 
@@ -39,18 +40,34 @@ _SPARE_BYTES = 64 * 10**6
 
 
 @dataclass(frozen=True, slots=True)
+class Wish:
+    """How the person wants it installed. Each may be left out.
+
+    python: to make the environment from. over: an environment to layer over, untouched.
+    into: an environment to install into, in place of one of its own.
+    """
+
+    python: Path | None = None
+    over: Path | None = None
+    into: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What an install will do, decided before anything is written.
 
     python: the interpreter that the environment is made from; None when conda brings it, or when
         the bundle has no use for an environment.
     over: the environment that it is layered over.
+    into: the environment that it is installed into, and changes: what that does there.
     space: bytes that will be written, at most.
     """
 
     index: Index
     python: Path | None
     over: machine.Interpreter | None
+    into: Path | None
+    changes: environment.Changes | None
     space: int
 
 
@@ -64,16 +81,27 @@ class Installed:
 
 
 def install(
-    bundle: Path, root: Root, *, python: Path | None, over: Path | None, progress: Progress
+    bundle: Path,
+    root: Root,
+    wish: Wish,
+    progress: Progress,
+    agree: Callable[[Plan], bool] = lambda plan: True,
 ) -> Installed:
     """Install a bundle as a new generation of `root` and put it in use.
 
+    agree: asked before an existing environment is changed; False ends it there (UsageError).
     Raises BundleError, TrustError, TargetError or MachineError; then `current` is what it was, and
     nothing of the attempt stays but whole blobs.
     """
     with Reader.open(bundle) as reader:
-        plan = _consider(reader, root, python, over, progress)
+        plan = _consider(reader, root, wish, progress)
         index = plan.index
+        if plan.changes and not agree(plan):
+            raise UsageError(
+                f"{plan.into} was not changed: nobody agreed to it",
+                problems=[line.strip() for line in plan.changes.lines()],
+                hint="Agree with --yes, or leave that environment alone with --over.",
+            )
         root.prepare()
         with root.locked():
             current = _current(root)
@@ -92,24 +120,20 @@ def install(
     return Installed(generation, index, changed=True)
 
 
-def rehearse(
-    bundle: Path, root: Root, *, python: Path | None, over: Path | None, progress: Progress
-) -> Plan:
+def rehearse(bundle: Path, root: Root, wish: Wish, progress: Progress) -> Plan:
     """What `install` would do; every check that it makes before it writes. Writes nothing."""
     with Reader.open(bundle) as reader:
-        return _consider(reader, root, python, over, progress)
+        return _consider(reader, root, wish, progress)
 
 
-def _consider(
-    reader: Reader, root: Root, python: Path | None, over: Path | None, progress: Progress
-) -> Plan:
+def _consider(reader: Reader, root: Root, wish: Wish, progress: Progress) -> Plan:
     index = reader.index
     progress.step(
         f"{index.name} {index.version}: {counted(len(index.shipped), 'file')},"
         f" {human_size(total_size(index.shipped))}, for {index.target or 'any machine'}"
     )
     trust(reader, progress)
-    return make_plan(index, root, python=python, over=over)
+    return make_plan(index, root, wish)
 
 
 def trust(reader: Reader, progress: Progress) -> None:
@@ -123,7 +147,7 @@ def trust(reader: Reader, progress: Progress) -> None:
     progress.step("not signed (no trusted keys are configured here)")
 
 
-def make_plan(index: Index, root: Root, *, python: Path | None, over: Path | None) -> Plan:
+def make_plan(index: Index, root: Root, wish: Wish) -> Plan:
     """Decide how the bundle will be installed here. Raises TargetError when it does not fit.
 
     Writes nothing. Raises MachineError when there is not enough space.
@@ -137,11 +161,13 @@ def make_plan(index: Index, root: Root, *, python: Path | None, over: Path | Non
             hint="Build it again with this machine as its target.",
         )
     target = index.target
-    interpreter, chosen = None, None
-    if target:
-        chosen = environment.choose_over(target.provided, over)
+    interpreter, chosen, changes = None, None, None
+    if target and wish.into:
+        changes = _into(index, wish.into)
+    elif target:
+        chosen = environment.choose_over(target.provided, wish.over)
         if not conda.brings_python(index.of_kind("conda")):
-            interpreter = _interpreter(target.python, python, chosen)
+            interpreter = _interpreter(target.python, wish.python, chosen)
     held = Root(root.path).blobs
     new = [a for a in index.shipped if not held.has(a.sha256, a.size)]
     packages = total_size(index.of_kind("wheels") + index.of_kind("conda") + index.of_kind("tool"))
@@ -152,7 +178,26 @@ def make_plan(index: Index, root: Root, *, python: Path | None, over: Path | Non
             f"{root.path} has {human_size(free)} free; this needs {human_size(space)}",
             hint="Make room, or choose another file system with --root DIR.",
         )
-    return Plan(index, interpreter, chosen, space)
+    into = wish.into.absolute() if changes and wish.into else None
+    return Plan(index, interpreter, chosen, into, changes, space)
+
+
+def _into(index: Index, into: Path) -> environment.Changes:
+    """What an existing environment would become. Raises TargetError when it does not fit."""
+    target = index.target
+    assert target is not None  # noqa: S101 -- only such a bundle has use for an environment
+    found = machine.ask(machine.interpreter_of(into))
+    if found.version != target.python:
+        raise TargetError(
+            f"the bundle is for Python {target.python}; {into} has Python {found.version}"
+        )
+    if index.of_kind("conda"):
+        raise TargetError(
+            "conda packages are linked only into an environment that mirror makes",
+            hint=f"Layer over {into} instead: --over {into}",
+        )
+    environment.choose_over(target.provided, into)
+    return environment.changes(into, index.of_kind("wheels"))
 
 
 def rollback(root: Root, number: int | None) -> Generation:
@@ -211,7 +256,11 @@ def _deploy(plan: Plan, root: Root, generation: Generation, progress: Progress) 
     )
     for kind, deploy in DEPLOYS.items():
         if kind == "wheels" and plan.index.target:
-            environment.create(site)
+            if plan.into and plan.changes:
+                _keep_record(plan.changes, root, generation, progress)
+                environment.adopt(generation, plan.into)
+            else:
+                environment.create(site)
         artifacts = plan.index.of_kind(kind)
         if artifacts:
             deploy.deploy(artifacts, site)
@@ -223,13 +272,24 @@ def _deploy(plan: Plan, root: Root, generation: Generation, progress: Progress) 
     write_activate(generation, root.path)
 
 
+def _keep_record(
+    changes: environment.Changes, root: Root, generation: Generation, progress: Progress
+) -> None:
+    """Write down what the environment held, to be able to go back by hand."""
+    record = root.logs / f"before-{generation.path.name}.txt"
+    atomic.write(record, "".join(f"{line}\n" for line in changes.before).encode())
+    progress.step(f"what the environment held is in {record}")
+
+
 def _current(root: Root) -> Generation | None:
     return root.current() if root.current_number() is not None else None
 
 
 def _same_layer(generation: Generation, plan: Plan) -> bool:
-    """Whether the environment is layered over what the plan would layer it over."""
-    return environment.layered_over(generation) == (plan.over.prefix if plan.over else None)
+    """Whether the generation's environment is related to others as the plan would have it."""
+    over = plan.over.prefix if plan.over else None
+    related = environment.layered_over(generation), environment.adopted(generation)
+    return related == (over, plan.into)
 
 
 def default_root() -> Path:

@@ -29,11 +29,16 @@ def version(name):
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+packages = {name: version(name) for name in sys.argv[1:] if name != "*"}
+if "*" in sys.argv:
+    for found in importlib.metadata.distributions():
+        if found.metadata["Name"]:  # the first on the path is the one that imports
+            packages.setdefault(found.metadata["Name"], found.version)
 folders = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
 print(json.dumps({
     "version": "%d.%d" % sys.version_info[:2], "prefix": sys.prefix,
     "base": sys.base_prefix, "folders": folders,
-    "packages": {name: version(name) for name in sys.argv[1:]},
+    "packages": packages,
 }))
 """
 
@@ -70,11 +75,15 @@ def this_python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def ask(python: Path, packages: Sequence[str] = ()) -> Interpreter:
-    """What this interpreter says of itself. Raises MachineError when it does not run."""
+def ask(python: Path, packages: Sequence[str] = (), *, everything: bool = False) -> Interpreter:
+    """What this interpreter says of itself, about some packages or everything installed there.
+
+    Raises MachineError when it does not run.
+    """
+    names = ["*"] if everything else packages
     try:
         done = subprocess.run(
-            [python, "-I", "-c", _QUESTION, *packages],
+            [python, "-I", "-c", _QUESTION, *names],
             capture_output=True,
             text=True,
             encoding="utf-8",

@@ -48,13 +48,24 @@ def make_wheel(
 
 
 @contextmanager
-def serve(folder: Path) -> Iterator[str]:
-    """Serve the wheels of a folder as a PEP 503 index; gives its URL."""
+def serve(folder: Path, *, credentials: str | None = None) -> Iterator[str]:
+    """Serve the wheels of a folder as a PEP 503 index; gives its URL.
+
+    URL/../flat is a page of links to all of them. credentials: "user:password" to be asked for.
+    """
+    wanted = "Basic " + base64.b64encode((credentials or "").encode()).decode()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             kind, _, name = self.path.strip("/").partition("/")
-            if kind == "simple":
+            if credentials and self.headers.get("Authorization") != wanted:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="index"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            elif kind == "flat":
+                self._answer(self._page(None).encode(), "text/html")
+            elif kind == "simple":
                 self._answer(self._page(name).encode(), "text/html")
             elif (folder / name).is_file():
                 self._answer((folder / name).read_bytes(), "application/octet-stream")
@@ -64,10 +75,11 @@ def serve(folder: Path) -> Iterator[str]:
         def do_HEAD(self) -> None:
             self.do_GET()
 
-        def _page(self, project: str) -> str:
+        def _page(self, project: str | None) -> str:
             links = ""
             for wheel in sorted(folder.glob("*.whl")):
-                if re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower() == project:
+                name = re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower()
+                if project in (None, name):
                     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
                     quoted = html.escape(wheel.name)
                     links += f'<a href="/files/{quoted}#sha256={digest}">{quoted}</a>\n'

@@ -9,6 +9,7 @@ bytes have changed: installing again mends a store.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class Intake:
         self._unsynced = 0
         self._whole: list[tuple[Path, str]] = []
         self._staged: set[Path] = set()
+        self._held: set[str] = set()
         self._named: set[str] = set()
 
     def __enter__(self) -> Intake:
@@ -44,15 +46,17 @@ class Intake:
         for path in self._staged:
             path.unlink(missing_ok=True)
 
-    def require_space(self, artifacts: list[Artifact]) -> None:
-        """Raises MachineError unless what the store lacks of these would fit."""
-        lacking = {a.sha256: a.size for a in artifacts if not self._blobs.has(a.sha256, a.size)}
+    def expect(self, artifacts: Iterable[Artifact]) -> None:
+        """Say what will be written. Raises MachineError unless what the store lacks would fit."""
+        sizes = {artifact.sha256: artifact.size for artifact in artifacts}
+        self._held = {sha256 for sha256, size in sizes.items() if self._blobs.has(sha256, size)}
+        lacking = sum(size for sha256, size in sizes.items() if sha256 not in self._held)
         with flow.writing(self._blobs.folder):
             self._blobs.folder.mkdir(parents=True, exist_ok=True)
-            flow.require_space(self._blobs.folder, sum(lacking.values()))
+            flow.require_space(self._blobs.folder, lacking)
 
     def write(self, artifact: Artifact, at: int, data: memoryview, last: bool) -> None:
-        """The bytes of an artifact from `at` on; when `last`, the caller has checked its hash."""
+        """The bytes of an expected artifact from `at` on; its hash has been checked when `last`."""
         with flow.writing(self._blobs.folder):
             if at == 0 and not self._holds(artifact):
                 path = self._blobs.staging()
@@ -77,7 +81,7 @@ class Intake:
             self._blobs.sync(self._named)
 
     def _holds(self, artifact: Artifact) -> bool:
-        if not self._blobs.has(artifact.sha256, artifact.size):
+        if artifact.sha256 not in self._held:
             return False
         try:
             return hash_file(self._blobs.path(artifact.sha256)) == artifact.sha256

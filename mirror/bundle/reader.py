@@ -101,7 +101,7 @@ class Reader:
         stays behind, artifacts that arrived whole may.
         """
         with Intake(blobs) as intake:
-            intake.require_space(self.index.shipped)
+            intake.expect(self.index.shipped)
             self._stream("unpacking", intake.write, progress)
             intake.finish()
 

@@ -26,6 +26,7 @@ _PYTHON = r"^3\.\d+$"
 _GPU = r"^sm_\d+[a-z]?$"
 _URL = r"^https?://"
 _SHA256 = r"^[0-9a-f]{64}$"
+_DATE = r"^\d{4}-\d\d-\d\d$"
 #: What each pattern asks for, in words, for messages.
 FORMS = {
     _NAME: "a name of letters, digits and . _ + -",
@@ -35,6 +36,7 @@ FORMS = {
     _GPU: "a GPU architecture such as sm_90",
     _URL: "an address that begins with https:// or http://",
     _SHA256: "64 lower-case hexadecimal digits",
+    _DATE: "a date such as 2026-11-30",
 }
 
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
@@ -44,19 +46,38 @@ RepoId: TypeAlias = Annotated[str, StringConstraints(pattern=_REPO, max_length=9
 
 
 def _requirement(text: str) -> str:
-    """A requirement specifier as pip writes it, with nothing that a lock could not pin."""
-    from packaging.requirements import InvalidRequirement, Requirement
+    """A line as requirement files have them; docs/requirements.md lists the forms."""
+    from mirror.core.requirements import lines, values
+    from mirror.core.requirements import text as texts
 
-    if text.startswith("-"):
-        raise ValueError(f"{text!r} is an option of pip; only requirement specifiers stand here")
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{text!r} is no requirement specifier: {reason}") from None
-    if requirement.url:
-        raise ValueError(f"{text!r} names an address; only packages of the index stand here")
+    wrong: list[str] = []
+    for line in texts.lines(text, lambda _: ""):
+        found = [line] if isinstance(line, values.Mistake) else lines.entries(line)
+        wrong += [entry.text for entry in found if isinstance(entry, values.Mistake)]
+    if wrong:
+        raise ValueError("; ".join(wrong))
     return text
+
+
+def _without_credentials(url: str) -> str:
+    if "@" in url.split("//", 1)[1].split("/", 1)[0]:
+        raise ValueError(
+            "a manifest holds no credentials; they come from netrc, or from"
+            " UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD"
+        )
+    return url
+
+
+def _pinned(indexes: dict[str, Any]) -> dict[str, Any]:
+    for name, index in indexes.items():
+        if name != "default" and not index.only:
+            raise ValueError(
+                f"{name} needs `only: [PACKAGE, ...]`: without it, any package could be taken from"
+                " there in place of the one that was meant"
+            )
+        if name == "default" and index.only:
+            raise ValueError("every package without an index of its own comes from `default`")
+    return indexes
 
 
 def _platform(text: str) -> str:
@@ -91,7 +112,12 @@ class Section(BaseModel):
 
 
 class TargetSection(Section):
-    """The machine the bundle is for. What is left out is taken from the machine that builds."""
+    """The machine the bundle is for. What is left out is taken from the machine that builds.
+
+    provided: packages that it has, with or without a version: never carried.
+    inventory: a file that `mirror probe` wrote on that machine: what stands beside it wins, and its
+    packages are provided. carry: those of them that are carried all the same.
+    """
 
     python: Annotated[str, StringConstraints(pattern=_PYTHON)] | None = None
     platform: Annotated[str, AfterValidator(_platform)] | None = None
@@ -100,12 +126,41 @@ class TargetSection(Section):
     driver: VersionText | None = None
     gpus: list[Annotated[str, StringConstraints(pattern=_GPU)]] = []
     provided: list[ProvidedText] = []
+    inventory: Text | None = None
+    carry: list[Text] = []
+
+
+class IndexSection(Section):
+    """A package index, and the packages that come from it and from no other.
+
+    only: left out for the index called `default` alone, which every other package comes from.
+    flat: the address is a page of links to files (find-links).
+    """
+
+    url: Annotated[str, StringConstraints(pattern=_URL), AfterValidator(_without_credentials)]
+    only: list[Text] = []
+    flat: bool = False
 
 
 class WheelsSection(Section):
-    """Python packages, as requirement specifiers."""
+    """Python packages, and how they are resolved.
+
+    requirements: specifiers and whatever docs/requirements.md lists.
+    resolver: which program resolves. sdists: whether a package that has no wheel may be built into
+    one for any machine. build: packages that may be built for the builder's own platform.
+    exclude-newer: files uploaded later than this date do not exist. installer: which program
+    installs on the server.
+    """
 
     requirements: list[RequirementText] = Field(min_length=1)
+    indexes: Annotated[dict[Name, IndexSection], AfterValidator(_pinned)] = {}
+    resolver: Literal["uv", "pip-tools"] = "uv"
+    sdists: Literal["pure", "never"] = "pure"
+    build: list[Text] = []
+    exclude_newer: Annotated[str, StringConstraints(pattern=_DATE)] | None = Field(
+        default=None, alias="exclude-newer"
+    )
+    installer: Literal["uv", "pip"] = "uv"
 
 
 class CondaSection(Section):

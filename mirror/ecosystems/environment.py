@@ -3,17 +3,68 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mirror import machine
+from mirror.core.artifact import Artifact
 from mirror.core.compat import same_version
 from mirror.ecosystems.deploy import Site
 from mirror.errors import MachineError, TargetError
 from mirror.store.generations import Generation
 
 _LAYER = "mirror-over.pth"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What installing a bundle into an existing environment does to it. Nothing is removed.
+
+    added: "name version". changed: "name old -> new". before: all that was there, "name==version".
+    """
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    before: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        rows = [f"  add      {item}" for item in self.added]
+        rows += [f"  change   {item}" for item in self.changed]
+        return [*rows, "  remove   nothing"]
+
+
+def changes(into: Path, artifacts: Sequence[Artifact]) -> Changes:
+    """What these wheels, installed into the environment `into`, would change there."""
+    found = machine.ask(machine.interpreter_of(into), everything=True).packages
+    have = {canonical(name): version or "" for name, version in found.items()}
+    added, changed = [], []
+    for artifact in artifacts:
+        name, version = canonical(artifact.text("name")), artifact.text("version")
+        if name and name not in have:
+            added.append(f"{name} {version}")
+        elif name and have[name] != version:
+            changed.append(f"{name} {have[name]} -> {version}")
+    before = sorted(f"{name}=={version}" for name, version in have.items())
+    return Changes(tuple(added), tuple(changed), tuple(before))
+
+
+def canonical(name: str) -> str:
+    """A package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def adopt(generation: Generation, into: Path) -> None:
+    """Let the generation's environment be an existing one."""
+    generation.env.symlink_to(into.absolute(), target_is_directory=True)
+
+
+def adopted(generation: Generation) -> Path | None:
+    """The existing environment that a generation was installed into, None when there is none."""
+    return generation.env.readlink() if generation.env.is_symlink() else None
 
 
 def choose_over(provided: Sequence[str], asked: Path | None) -> machine.Interpreter | None:
@@ -35,7 +86,7 @@ def choose_over(provided: Sequence[str], asked: Path | None) -> machine.Interpre
     raise TargetError(
         f"the bundle expects {', '.join(provided)} on this machine",
         problems=refused,
-        hint="Name the environment that has it: mirror install --over ENV",
+        hint="Name the environment that has it: --over ENV",
     )
 
 

@@ -75,7 +75,7 @@ target:
   python: 3.1o
   glib: 2.28
 wheels:
-  requirements: [-r x.txt, "foo=1", "a @ https://example.invalid/y.whl", ok]
+  requirements: [--pre x, "foo=1", "a @ https://u:p@example.invalid/a-1-py3-none-any.whl", ok]
 models:
   - {repoo: a/b}
 files: {a: b}
@@ -86,9 +86,9 @@ verify: {steps: no}
         "m.yaml:3:1: unknown key targt; did you mean target?",
         "m.yaml:5:3: target.python: '3.1o' is not a Python version such as 3.11",
         "m.yaml:6:3: unknown key target.glib; did you mean glibc?",
-        "m.yaml:8:18: wheels.requirements.0: '-r x.txt' is an option of pip",
-        "m.yaml:8:28: wheels.requirements.1: 'foo=1' is no requirement specifier",
-        "m.yaml:8:37: wheels.requirements.2:",
+        "m.yaml:8:18: wheels.requirements.0:",
+        "m.yaml:8:27: wheels.requirements.1:",
+        "m.yaml:8:36: wheels.requirements.2:",
         "m.yaml:10:6: unknown key models.0.repoo; did you mean repo?",
         "m.yaml:11:1: files must be a list",
         "m.yaml:12:10: verify.steps:",

@@ -14,6 +14,7 @@ from mirror.core.progress import Quiet
 from mirror.core.target import Target
 from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import source, uv
+from mirror.ecosystems.wheels.indexes import default_url
 from mirror.errors import DownloadError, ResolutionError
 from mirror.fetch.http import Fetcher
 from mirror.store.blobs import Blobs
@@ -159,6 +160,6 @@ def test_the_target_is_named_as_uv_names_it() -> None:
 def test_the_index_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         monkeypatch.delenv(variable, raising=False)
-    assert source.index_url().endswith("/simple/")
+    assert default_url().endswith("/simple/")
     monkeypatch.setenv("PIP_INDEX_URL", "https://example.invalid/simple")
-    assert source.index_url() == "https://example.invalid/simple"
+    assert default_url() == "https://example.invalid/simple"

@@ -31,13 +31,16 @@ main()' "$tool/site" "$@"
 def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     """Unpack the tool's wheels to tool/site, keep them in tool/wheels, write tool/bin/mirror."""
     tool = site.generation.tool
+    (tool / "bin").mkdir(parents=True)
     for artifact in artifacts:
         blob = site.blobs.path(artifact.sha256)
         if artifact.path.endswith(".whl"):
             place(blob, tool / "wheels" / Path(artifact.path).name)
             _unpack(blob, tool / "site", artifact.path)
+    for program in (tool / "site").glob("*.data/scripts/*"):
+        program.chmod(0o755)
+        program.replace(tool / "bin" / program.name)
     launcher = tool / "bin" / "mirror"
-    launcher.parent.mkdir()
     root = site.generation.path.parent.parent
     text = _LAUNCHER.format(root=_quoted(root), python=_quoted(_lasting_python()))
     launcher.write_text(text, encoding="utf-8", newline="\n")

@@ -14,9 +14,10 @@ from pathlib import Path
 import mirror
 from mirror.core.artifact import Artifact
 from mirror.core.manifest import Manifest
-from mirror.core.target import Target
 from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import source as wheels
+from mirror.ecosystems.wheels.indexes import Indexes
+from mirror.ecosystems.wheels.wanted import Wanted
 from mirror.fetch.http import Request
 
 KIND = "tool"
@@ -32,14 +33,14 @@ def inputs(section: Manifest, context: Context) -> Mapping[str, str]:
 
 def resolve(section: Manifest, context: Context) -> list[Artifact]:
     """The wheels that mirror needs on the server, good for any Python from 3.10 on."""
-    return wheels.lock_wheels(_requirements(section), _target(context), KIND, context)
+    return wheels.lock_wheels(_wanted(section, context), KIND, context)
 
 
 def requests(
     artifacts: Sequence[Artifact], section: Manifest, context: Context
 ) -> list[Request | Path]:
     """As for any wheel."""
-    return wheels.requests(artifacts, section, context)
+    return list(wheels.find_wheels(artifacts, Indexes.of(section.wheels, context.target)))
 
 
 def derived(artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]:
@@ -51,7 +52,7 @@ def derived(artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]
 
 def prove(artifacts: Sequence[Artifact], section: Manifest, context: Context) -> None:
     """As for the project's wheels."""
-    wheels.prove_wheels(artifacts, _requirements(section), _target(context), context)
+    wheels.prove_wheels(artifacts, _wanted(section, context), context)
 
 
 def own_wheel() -> bytes:
@@ -87,14 +88,20 @@ def own_wheel() -> bytes:
 def _requirements(manifest: Manifest) -> list[str]:
     """What mirror imports on the server; docs/adr says why so little."""
     needed = ["click>=8.1", "tqdm>=4.66", "pip>=23"]
+    if manifest.wheels and manifest.wheels.installer == "uv":
+        needed.append("uv>=0.11")
     if manifest.conda:
         # Pinned to what the builder solves with: one version reads and writes the records.
         needed.append(f"py-rattler=={metadata.version('py-rattler')}")
     return needed
 
 
-def _target(context: Context) -> Target:
-    return replace(context.target, python=_PYTHON, provided=())
+def _wanted(manifest: Manifest, context: Context) -> Wanted:
+    return Wanted(
+        lines=tuple(_requirements(manifest)),
+        target=replace(context.target, python=_PYTHON, provided=()),
+        indexes=Indexes(Indexes.of(manifest.wheels, context.target).default),
+    )
 
 
 def _sources(folder: Path) -> list[Path]:

@@ -2,61 +2,101 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
+from mirror.core import cuda
 from mirror.core.artifact import Artifact
 from mirror.core.manifest import WheelsSection
-from mirror.core.target import Target
+from mirror.core.requirements.values import LocalWheel, Place
 from mirror.ecosystems.source import Context
-from mirror.ecosystems.wheels import uv
-from mirror.errors import DownloadError, ResolutionError
+from mirror.ecosystems.wheels import building, inspection, pip_tools, places, reading, sdists, uv
+from mirror.ecosystems.wheels.indexes import Indexes
+from mirror.ecosystems.wheels.wanted import Wanted, read, workplace
+from mirror.errors import DownloadError, ResolutionError, TargetError, UsageError
 from mirror.fetch.http import Request
 
 KIND = "wheels"
-#: The name under which the lock records the index that is used when no other is named.
-DEFAULT_INDEX = "default"
+_RESOLVERS = {"uv": uv.resolve, "pip-tools": pip_tools.resolve}
 
 
 def inputs(section: WheelsSection, context: Context) -> Mapping[str, str]:
-    """Nothing but the manifest itself: an index moves, a lock does not follow by itself."""
-    return {}
+    """The files that the requirements name. An index moves; a lock does not follow by itself."""
+    found = read(section, context)
+    for note in found.notes:
+        context.progress.detail(note)
+    digests = reading.inputs(found, context.folder, context.hashes)
+    for project in found.local_projects:
+        digests[f"project {project.path}"] = building.folder_digest(
+            context.folder / project.path, context
+        )
+    return digests
 
 
 def resolve(section: WheelsSection, context: Context) -> list[Artifact]:
     """The wheels for the target; what it provides is resolved against and left out."""
-    return lock_wheels(section.requirements, context.target, KIND, context)
+    for note in read(section, context).notes:
+        context.progress.warn(note)
+    artifacts = lock_wheels(Wanted.of(section, context), KIND, context)
+    _fit(artifacts, context)
+    return artifacts
 
 
-def lock_wheels(
-    requirements: Sequence[str], target: Target, kind: str, context: Context
-) -> list[Artifact]:
-    """Resolve requirements for a target into artifacts under `KIND/`."""
-    kept = [(a.text("name"), a.text("version")) for a in context.kept if a.kind == kind]
-    with _workplace(target) as (folder, provided):
-        pins = uv.resolve(
-            requirements,
-            target,
-            folder,
-            constraints=provided,
-            index_url=index_url(),
-            kept=kept,
-        )
-    return [_artifact(pin, kind) for pin in _measured(pins, context)]
+def lock_wheels(wanted: Wanted, kind: str, context: Context) -> list[Artifact]:
+    """Resolve what is wanted into artifacts under `KIND/`."""
+    kept = [artifact for artifact in context.kept if artifact.kind == kind]
+    with workplace(wanted.target) as (folder, provided):
+        shelf = folder / "places"
+        shelf.mkdir()
+        placed = {item.file: item for item in places.have(wanted, context, kept, shelf)}
+        lines = [*wanted.lines, *(places.line(p.place, p.path, p.name) for p in placed.values())]
+
+        def ask(wheels_only: Collection[str] | None) -> list[uv.Pin]:
+            return _RESOLVERS[wanted.resolver](
+                lines,
+                wanted.target,
+                folder,
+                constraints=[*provided, *wanted.constraints],
+                indexes=wanted.indexes,
+                kept=[(a.text("name"), a.text("version")) for a in kept],
+                exclude_newer=wanted.exclude_newer,
+                prereleases=wanted.prereleases,
+                wheels_only=wheels_only,
+            )
+
+        pins, built = sdists.resolve(ask, wanted, context, kept)
+        listed = _measured([p for p in pins if p.file not in placed], wanted.indexes, context)
+    _compare_hashes(listed, built, wanted)
+    found = [_artifact(pin, kind, wanted.indexes, built.get(pin.file)) for pin in listed]
+    found += [placed[pin.file].artifact(kind) for pin in pins if pin.file in placed]
+    return sorted(found, key=lambda artifact: artifact.path)
 
 
 def requests(
-    artifacts: Sequence[Artifact], section: object, context: Context
+    artifacts: Sequence[Artifact], section: WheelsSection, context: Context
 ) -> list[Request | Path]:
-    """Where the index keeps each wheel now: looked up by name, matched by file name."""
-    known = _on_index(artifact.text("name") for artifact in artifacts)
+    """Where each wheel is now: on its index, or at its place."""
+    wanted = Wanted.of(section, context)
+    by_key = {places.key(place): place for place in wanted.places}
+    listed = [a for a in artifacts if not a.text("place") and not a.text("sdist")]
+    found: dict[str, Request | Path] = dict(
+        zip((a.path for a in listed), find_wheels(listed, wanted.indexes), strict=True)
+    )
+    for artifact in artifacts:
+        if place := artifact.text("place"):
+            found[artifact.path] = places.request(by_key[place], artifact, context, wanted)
+        elif artifact.text("sdist"):
+            found[artifact.path] = sdists.again(artifact, wanted, context)
+    return [found[artifact.path] for artifact in artifacts]
+
+
+def find_wheels(artifacts: Sequence[Artifact], indexes: Indexes) -> list[Request]:
+    """Where their indexes keep these wheels now: looked up by package, matched by file name.
+
+    Raises DownloadError that names every wheel which its index has no more.
+    """
+    known = indexes.files((a.text("index"), a.text("name")) for a in artifacts)
     missing = [a for a in artifacts if a.text("file") not in known]
     if missing:
         raise DownloadError(
@@ -65,13 +105,7 @@ def requests(
             hint="Lock again (mirror lock) to take what it has now.",
         )
     return [
-        Request(
-            url=known[a.text("file")].url,
-            label=a.text("file"),
-            digest=f"sha256:{a.sha256}",
-            size=a.size,
-        )
-        for a in artifacts
+        replace(known[a.text("file")], digest=f"sha256:{a.sha256}", size=a.size) for a in artifacts
     ]
 
 
@@ -89,25 +123,34 @@ def derived(artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]
 
 
 def prove(artifacts: Sequence[Artifact], section: WheelsSection, context: Context) -> None:
-    """Resolve once more from nothing but these wheels' own metadata, with no network."""
-    prove_wheels(artifacts, section.requirements, context.target, context)
+    """Resolve once more from nothing but these wheels' own metadata, with no network.
+
+    And open every one: a wheel that does not hold what its record says is not shipped.
+    """
+    _fit(artifacts, context)
+    prove_wheels(artifacts, Wanted.of(section, context), context)
 
 
-def prove_wheels(
-    artifacts: Sequence[Artifact], requirements: Sequence[str], target: Target, context: Context
-) -> None:
-    """Show that the requirements resolve to exactly these wheels from these wheels alone."""
-    with _workplace(target) as (folder, provided):
+def prove_wheels(artifacts: Sequence[Artifact], wanted: Wanted, context: Context) -> None:
+    """Show that what is wanted resolves to exactly these wheels from these wheels alone."""
+    by_key = {places.key(place): place for place in wanted.places}
+    with workplace(wanted.target) as (folder, provided):
         wheels = folder / "wheels"
         wheels.mkdir()
+        lines = list(wanted.lines)
         for artifact in artifacts:
-            _link(context.blobs.path(artifact.sha256), wheels / artifact.text("file"))
+            file, place = wheels / artifact.text("file"), by_key.get(artifact.text("place"))
+            building.link(_bytes(artifact, place, context), file)
+            if place:
+                lines.append(places.line(place, file, artifact.text("name")))
+        _open_all(artifacts, wheels, context)
         pins = uv.resolve(
-            requirements,
-            target,
+            lines,
+            wanted.target,
             folder,
             constraints=[
                 *provided,
+                *wanted.constraints,
                 *(f"{a.text('name')}=={a.text('version')}" for a in artifacts),
             ],
             find_links=[wheels],
@@ -122,56 +165,42 @@ def prove_wheels(
         )
 
 
-def index_url() -> str:
-    """The default index: the one the environment names for uv or pip, else the public one."""
-    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
-        if value := os.environ.get(variable):
-            return value
-    from pypi_simple import PYPI_SIMPLE_ENDPOINT
-
-    return PYPI_SIMPLE_ENDPOINT
-
-
-@contextmanager
-def _workplace(target: Target) -> Iterator[tuple[Path, list[str]]]:
-    """A folder for the resolver, and constraints that stand for what the target provides.
-
-    Each names a stub by its address: a wheel of nothing but a name and a version. The resolver
-    takes it for the package that the server has, and finds no dependencies in it, which the server
-    has too. In a find-links folder it would lose against the index's wheel of the same version.
-    """
-    with tempfile.TemporaryDirectory(prefix="mirror-") as name:
-        folder = Path(name).resolve()
-        provided = []
-        for item in target.provided:
-            package, _, version = item.partition("==")
-            stub = _write_stub(folder, package, version)
-            provided.append(f"{package} @ {stub.as_uri()}")
-        yield folder, provided
+def _open_all(artifacts: Sequence[Artifact], folder: Path, context: Context) -> None:
+    problems: list[str] = []
+    with context.progress.bar("checking wheels", sum(a.size for a in artifacts)) as advance:
+        for artifact in artifacts:
+            file = artifact.text("file")
+            found = inspection.check(folder / file, file)
+            problems += [f"{file}: {problem}" for problem in found.problems]
+            for remark in found.remarks:
+                context.progress.detail(f"{file}: {remark}")
+            advance(artifact.size)
+    if problems:
+        raise ResolutionError("wheels are not what they should be", problems=problems)
 
 
-def _write_stub(folder: Path, name: str, version: str) -> Path:
-    stem = f"{canonicalize_name(name).replace('-', '_')}-{version}"
-    info = f"{stem}.dist-info"
-    path = folder / f"{stem}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as wheel:
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        )
-        wheel.writestr(
-            f"{info}/WHEEL",
-            "Wheel-Version: 1.0\nGenerator: mirror\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        wheel.writestr(f"{info}/RECORD", "")
-    return path
+def _fit(artifacts: Sequence[Artifact], context: Context) -> None:
+    """Raises TargetError for wheels that cannot work with the target's CUDA, driver or GPUs."""
+    wheels = [(a.text("name"), a.text("version"), a.text("file")) for a in artifacts]
+    found = cuda.check(context.target, wheels)
+    for warning in found.warnings:
+        context.progress.warn(warning)
+    if found.problems:
+        raise TargetError("the wheels do not fit the target", problems=found.problems)
 
 
-def _measured(pins: Sequence[uv.Pin], context: Context) -> list[uv.Pin]:
+def _bytes(artifact: Artifact, place: Place | None, context: Context) -> Path:
+    if isinstance(place, LocalWheel):
+        return context.folder / place.path
+    return context.blobs.path(artifact.sha256)
+
+
+def _measured(pins: Sequence[uv.Pin], indexes: Indexes, context: Context) -> list[uv.Pin]:
     """The pins, each with sha256 and size; those that an HTML index leaves out are fetched."""
     unknown = [pin for pin in pins if pin.sha256 is None or pin.size is None]
     fetched = context.fetcher.fetch(
         [
-            Request(pin.url, pin.file, digest=f"sha256:{pin.sha256}" if pin.sha256 else None)
+            indexes.of_package(pin.name).request(pin.file, pin.url, pin.sha256, pin.size)
             for pin in unknown
         ]
     )
@@ -182,7 +211,22 @@ def _measured(pins: Sequence[uv.Pin], context: Context) -> list[uv.Pin]:
     return [measured.get(pin.file, pin) for pin in pins]
 
 
-def _artifact(pin: uv.Pin, kind: str) -> Artifact:
+def _compare_hashes(
+    pins: Sequence[uv.Pin], built: Mapping[str, sdists.Built], wanted: Wanted
+) -> None:
+    wrong = []
+    for pin in pins:
+        made_of = built.get(pin.file)
+        sha256 = made_of.sdist_sha256 if made_of else pin.sha256
+        allowed = wanted.hashes.get(pin.name)
+        if allowed and f"sha256:{sha256}" not in allowed:
+            file = made_of.sdist if made_of else pin.file
+            wrong.append(f"{file} has sha256 {sha256}, which none of its --hash allows")
+    if wrong:
+        raise UsageError("wheels are not those that the requirements' hashes name", problems=wrong)
+
+
+def _artifact(pin: uv.Pin, kind: str, indexes: Indexes, built: sdists.Built | None) -> Artifact:
     assert pin.sha256 is not None  # noqa: S101 -- _measured saw to it
     assert pin.size is not None  # noqa: S101
     return Artifact(
@@ -194,53 +238,7 @@ def _artifact(pin: uv.Pin, kind: str) -> Artifact:
             "name": pin.name,
             "version": pin.version,
             "file": pin.file,
-            "index": DEFAULT_INDEX,
+            "index": indexes.of_package(pin.name).name,
+            **(built.origin() if built else {}),
         },
     )
-
-
-def _on_index(names: Iterable[str]) -> dict[str, Request]:
-    """Every file that the index has of these packages: file name -> where it is."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from pypi_simple import NoSuchProjectError, PyPISimple
-    from requests import RequestException
-
-    found: dict[str, Request] = {}
-    problems: list[str] = []
-
-    def look(name: str) -> None:
-        try:
-            page = client.get_project_page(name)
-        except NoSuchProjectError:
-            problems.append(f"{name}: the index has no such package")
-            return
-        except RequestException as error:
-            problems.append(f"{name}: {type(error).__name__}")
-            return
-        for package in page.packages:
-            found[package.filename] = Request(
-                url=package.url,
-                label=package.filename,
-                digest=f"sha256:{d}" if (d := package.digests.get("sha256")) else None,
-                size=package.size,
-            )
-
-    with PyPISimple(index_url()) as client, ThreadPoolExecutor(8) as pool:
-        list(pool.map(look, sorted(set(names))))
-    if problems:
-        raise DownloadError(
-            "the package index cannot be read",
-            problems=sorted(problems),
-            hint="Check the network; another index is named by UV_DEFAULT_INDEX or PIP_INDEX_URL.",
-        )
-    return found
-
-
-def _link(blob: Path, name: Path) -> None:
-    try:
-        name.symlink_to(blob.absolute())
-    except OSError:  # Windows lets only some users make symbolic links
-        import shutil
-
-        shutil.copyfile(blob, name)

@@ -10,13 +10,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from packaging.utils import canonicalize_name
+
 from mirror.core.target import Target
+from mirror.ecosystems.wheels.indexes import Indexes
 from mirror.errors import DownloadError, MachineError, ResolutionError
 
 if sys.version_info >= (3, 11):
@@ -32,9 +35,16 @@ _PLATFORMS = {
 }
 
 
+#: The project that asks for what comes from an index of its own. Only a project can, in uv.
+_PROJECT = "mirror-indexes"
+
+
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One wheel that the resolver chose. `url` is where it is now: never written to the lock."""
+    """One file that the resolver chose: a wheel, or an sdist where it may choose one.
+
+    `url` is where it is now: never written to the lock.
+    """
 
     name: str
     version: str
@@ -51,44 +61,138 @@ def resolve(
     *,
     constraints: Sequence[str] = (),
     find_links: Sequence[Path] = (),
-    index_url: str | None = None,
+    indexes: Indexes | None = None,
     kept: Sequence[tuple[str, str]] = (),
+    exclude_newer: str | None = None,
+    prereleases: bool = False,
+    wheels_only: Collection[str] | None = None,
 ) -> list[Pin]:
     """The wheels that satisfy the requirements on the target, one a package, sorted by name.
 
     folder: for files that uv reads and writes. constraints: also `name @ file:///...` for packages
-    that are to be taken from there and left out of the answer. index_url: the default index; None
-    means no index and no network, `find_links` alone. kept: (name, version) preferred where they
-    still fit.
-    Raises ResolutionError with uv's reasons, DownloadError when the index cannot be reached.
+    that are to be taken from there and left out of the answer. indexes: None means no index and no
+    network, `find_links` alone. kept: (name, version) preferred where they still fit.
+    exclude_newer: a date; what was uploaded later does not exist. wheels_only: packages of which no
+    sdist may be chosen; None means none of any package.
+    Raises ResolutionError with uv's reasons, DownloadError when an index cannot be reached.
     """
-    asked, limits, result = (folder / n for n in ("asked.txt", "limits.txt", "pylock.toml"))
+    asked, limits = folder / "asked.txt", folder / "limits.txt"
     asked.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
     limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
-    if kept:
-        # uv reads what stands in its output file as preferences.
-        packages = "".join(
-            f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = []\n'
-            for name, version in kept
-        )
-        head = f'lock-version = "1.0"\ncreated-by = "mirror"\nrequires-python = ">={target.python}"'
-        result.write_text(f"{head}\n{packages}", encoding="utf-8")
-    command: list[str | Path] = [
-        *(program(), "pip", "compile", asked, "--constraints", limits),
-        *("--output-file", result, "--format", "pylock.toml", "--quiet", "--no-header"),
-        *("--no-config", "--only-binary", ":all:", "--no-sources"),
+    only = [":all:"] if wheels_only is None else sorted(wheels_only)
+    options: list[str | Path] = [
+        *("--constraints", limits, "--quiet", "--no-header", "--no-config"),
+        *(part for name in only for part in ("--only-binary", name)),
         *("--python-platform", platform(target), "--python-version", target.python),
     ]
     for place in find_links:
-        command += ["--find-links", place]
-    if index_url is None:
-        command += ["--no-index", "--offline", "--no-cache"]
-    else:
-        command += ["--default-index", index_url]
+        options += ["--find-links", place]
+    options += ["--exclude-newer", exclude_newer] if exclude_newer else []
+    options += ["--prerelease", "allow"] if prereleases else []
+    options += [] if indexes else ["--no-index", "--offline", "--no-cache"]
+    inputs = [asked]
+    if indexes and indexes.named:
+        inputs.append(_pinned_project(indexes, [asked], options, target, folder))
+    result = folder / "pylock.toml"
+    if kept:
+        result.write_text(_preferences(kept, target), encoding="utf-8")
+    _compile(
+        [*inputs, *options, "--output-file", result, "--format", "pylock.toml"],
+        indexes,
+        target,
+        folder,
+    )
+    packages = tomllib.loads(result.read_text(encoding="utf-8")).get("packages", [])
+    stubs = {line.partition(" @ ")[0] for line in constraints if " @ " in line}
+    names = {canonicalize_name(name) for name in stubs}
+    return sorted((_pin(p) for p in packages if p["name"] not in names), key=lambda pin: pin.name)
+
+
+def _pinned_project(
+    indexes: Indexes,
+    inputs: Sequence[Path],
+    options: Sequence[str | Path],
+    target: Target,
+    folder: Path,
+) -> Path:
+    """A pyproject.toml that pins packages to their indexes, and asks for none that is not needed.
+
+    uv pins only what a project itself asks for. So it is made to ask for every package that has an
+    index of its own; those that nobody else asks for in the answer are taken out again.
+    """
+    path = folder / "pyproject.toml"
+    wanted = sorted(package for index in indexes.named for package in index.only)
+    while True:
+        path.write_text(_project(indexes, wanted, target), encoding="utf-8")
+        answer = _compile([*inputs, path, *options], indexes, target, folder)
+        needed = [name for name in wanted if _is_needed(name, answer)]
+        if needed == wanted:
+            return path
+        wanted = needed
+
+
+def _project(indexes: Indexes, wanted: Sequence[str], target: Target) -> str:
+    import tomli_w
+
+    document = {
+        "project": {
+            "name": _PROJECT,
+            "version": "0",
+            "requires-python": f">={target.python}",
+            "dependencies": list(wanted),
+        },
+        "tool": {
+            "uv": {
+                "index": [
+                    {
+                        "name": index.name,
+                        "url": index.url,
+                        "explicit": True,
+                        **({"format": "flat"} if index.flat else {}),
+                    }
+                    for index in indexes.named
+                ],
+                "sources": {
+                    package: {"index": index.name}
+                    for index in indexes.named
+                    for package in sorted(index.only)
+                },
+            }
+        },
+    }
+    return tomli_w.dumps(document)
+
+
+def _is_needed(name: str, answer: str) -> bool:
+    """Whether somebody besides our own project asks for the package, by uv's `# via` notes."""
+    found = re.search(rf"^{re.escape(name)}\b.*\n((?: +#.*\n?)*)", answer, re.MULTILINE)
+    if not found:
+        return False
+    notes = re.sub(r"^ +# *(via)?", "", found[1], flags=re.MULTILINE).splitlines()
+    parents = [note.strip() for note in notes if note.strip()]
+    return any(not p.startswith((f"{_PROJECT} ", "-c ", "--constraint")) for p in parents)
+
+
+def _preferences(kept: Sequence[tuple[str, str]], target: Target) -> str:
+    """An earlier answer: uv takes what stands in its output file where it still fits."""
+    packages = "".join(
+        f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = []\n'
+        for name, version in kept
+    )
+    head = f'lock-version = "1.0"\ncreated-by = "mirror"\nrequires-python = ">={target.python}"\n'
+    return head + packages
+
+
+def _compile(
+    arguments: Sequence[str | Path], indexes: Indexes | None, target: Target, folder: Path
+) -> str:
     environment = {k: v for k, v in os.environ.items() if _is_harmless(k)}
     environment |= {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
+    if indexes:
+        # In a variable, since what stands on a command line can be read by every user.
+        environment["UV_DEFAULT_INDEX"] = f"{indexes.default.name}={indexes.default.url}"
     done = subprocess.run(
-        command,
+        [program(), "pip", "compile", *arguments],
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -98,9 +202,7 @@ def resolve(
     )
     if done.returncode != 0:
         raise _explained(done.returncode, done.stderr, target)
-    packages = tomllib.loads(result.read_text(encoding="utf-8")).get("packages", [])
-    # A package taken from an address has an archive in place of an index's wheels.
-    return sorted((_pin(p) for p in packages if "archive" not in p), key=lambda pin: pin.name)
+    return done.stdout
 
 
 def program() -> Path:
@@ -134,11 +236,15 @@ def platform(target: Target) -> str:
 def _is_harmless(variable: str) -> bool:
     """Whether uv may see it: most of its own would change the answer behind our back."""
     kept = ("UV_CACHE_DIR", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "UV_INSECURE_HOST")
+    if re.fullmatch(r"UV_INDEX_\w+_(USERNAME|PASSWORD)", variable):
+        return True
     return not variable.startswith("UV_") or variable.startswith("UV_HTTP_") or variable in kept
 
 
 def _pin(table: dict[str, Any]) -> Pin:
-    wheels = table.get("wheels", [])
+    # A package that is a file has an archive in place of an index's wheels.
+    wheels = [table["archive"]] if "archive" in table else table.get("wheels", [])
+    wheels = wheels or [table[key] for key in ("sdist",) if key in table]
     if len(wheels) != 1:
         raise ResolutionError(
             f"{table['name']}: the resolver named {len(wheels)} wheels for one target"
