@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from packaging.utils import canonicalize_name
 
 import mirror
 from mirror.bundle import layout, writer
@@ -37,20 +39,23 @@ class Built:
     changed: bool
 
 
-def lock(project: Project, *, check: bool = False) -> tuple[Lock, bool]:
+def lock(
+    project: Project, *, check: bool = False, upgrade: Collection[str] | None = None
+) -> tuple[Lock, bool]:
     """The project's lock, resolved again if missing or stale; and whether it was written.
 
-    check: raise UsageError instead of resolving.
+    check: raise UsageError instead of resolving. upgrade: packages that may move although the lock
+    is fresh, empty for all of them; everything else is kept where it still fits.
     """
     inputs, old = _inputs(project), _read_lock(project)
-    if old and old.inputs == inputs:
+    if old and old.inputs == inputs and upgrade is None:
         return old, False
     if check:
         state = "older than what it was made from" if old else "missing"
         raise UsageError(
             f"the lock {project.lock_path} is {state}", hint=f"Run: mirror lock {project.path}"
         )
-    context = replace(project.context, kept=old.artifacts if old else ())
+    context = replace(project.context, kept=_kept(old, upgrade))
 
     def resolve(kind: str, source: Source, section: Any) -> list[Artifact]:
         artifacts = source.resolve(section, context)
@@ -59,8 +64,13 @@ def lock(project: Project, *, check: bool = False) -> tuple[Lock, bool]:
 
     found = [artifact for artifacts in _each(project, resolve) for artifact in artifacts]
     fresh = Lock(inputs=inputs, target=context.target, artifacts=tuple(found))
-    atomic.write(project.lock_path, fresh.to_bytes())
     context.hashes.save()
+    if old and old.to_bytes() == fresh.to_bytes():
+        return old, False
+    atomic.write(project.lock_path, fresh.to_bytes())
+    if old:
+        for line in _moved(old, fresh):
+            context.progress.step(line)
     written = _read_lock(project)
     assert written is not None  # noqa: S101 -- it was written just now
     return written, True
@@ -91,6 +101,27 @@ def summary(artifacts: Sequence[Artifact]) -> str:
     """ "21 files, 12.3 MB" """
     size = human_size(indexes.total_size(artifacts))
     return f"{counted(len(artifacts), 'file')}, {size}"
+
+
+def _kept(old: Lock | None, upgrade: Collection[str] | None) -> tuple[Artifact, ...]:
+    """What of the previous lock is preferred. Raises UsageError for a name that is not in it."""
+    if old is None or (upgrade is not None and not upgrade):
+        return ()
+    names = {canonicalize_name(name) for name in upgrade or ()}
+    known = {canonicalize_name(a.text("name")) for a in old.artifacts if a.text("name")}
+    if unknown := sorted(names - known):
+        raise UsageError("the lock has no such packages to upgrade", problems=unknown)
+    return tuple(a for a in old.artifacts if canonicalize_name(a.text("name")) not in names)
+
+
+def _moved(old: Lock, fresh: Lock) -> Iterator[str]:
+    """What became of each package, a line each: "torch 2.8.0 -> 2.9.0"."""
+    before, after = ({(a.kind, a.text("name")): a for a in lock.artifacts} for lock in (old, fresh))
+    for key in sorted(before.keys() | after.keys()):
+        if key[1]:
+            versions = [a.text("version") if a else "" for a in (before.get(key), after.get(key))]
+            if versions[0] != versions[1]:
+                yield f"{key[1]} {versions[0] or 'new'} -> {versions[1] or 'gone'}"
 
 
 def _inputs(project: Project) -> str:

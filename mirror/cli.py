@@ -85,13 +85,22 @@ _root = click.option("--root", type=click.Path(path_type=Path), help=_ROOT_HELP)
 @_command
 @_manifest
 @click.option("--check", is_flag=True, help="Only fail if the lock is missing or stale.")
-def lock(console: Console, manifest: Path | None, check: bool) -> None:
+@click.option("--upgrade", is_flag=True, help="Let every package move to what is newest now.")
+@click.option("-P", "--upgrade-package", multiple=True, metavar="NAME", help="Let this one move.")
+def lock(
+    console: Console,
+    manifest: Path | None,
+    check: bool,
+    upgrade: bool,
+    upgrade_package: tuple[str, ...],
+) -> None:
     """Resolve a manifest to exact files, and write its lock beside it."""
     from mirror import build as use
     from mirror import project as projects
 
     project = projects.open_project(manifest or projects.find_manifest(Path()), console)
-    locked, changed = use.lock(project, check=check)
+    moving = () if upgrade else upgrade_package or None
+    locked, changed = use.lock(project, check=check, upgrade=moving)
     state = "written" if changed else "fresh"
     console.result(
         [f"{project.lock_path} is {state}: {use.summary(locked.artifacts)} for {locked.target}"],

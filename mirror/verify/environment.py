@@ -49,6 +49,7 @@ def check(subject: Subject, python: Path) -> tuple[list[Check], Stack | None]:
     packages: dict[str, str] = answer["packages"]
     known = f"{python}: Python {answer['python']}, {counted(len(packages), 'package')}"
     checks = [Check("python", "pass", known), versions(subject, packages)]
+    checks += [_dependencies(subject, python, environ, work)] if "pip" in packages else []
     checks += _imports(subject, python, environ, work)
     missing = [name for name in ("torch", "accelerate") if name not in packages]
     if missing:
@@ -103,6 +104,26 @@ def versions(subject: Subject, packages: Mapping[str, str]) -> Check:
     evidence = f"{counted(len(wheels), 'wheel')} installed as locked"
     evidence += f"; provided here: {', '.join(provided)}" if provided else ""
     return Check("versions", "pass", evidence)
+
+
+def _dependencies(subject: Subject, python: Path, environ: Mapping[str, str], work: Path) -> Check:
+    """`pip check`: what the carried packages need is there, in versions that they take.
+
+    What it finds of packages that are not ours (of an environment below) is told, and no failure.
+    """
+    log = work / "pip-check.log"
+    line = [str(python), "-m", "pip", "check", "--disable-pip-version-check"]
+    reason = child.run(line, environ=environ, log=log, timeout=_TIMEOUT)
+    said = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    ours = {_normal(a.text("name")) for a in subject.index.of_kind("wheels")}
+    broken = [text for text in said if _normal(text.partition(" ")[0]) in ours]
+    if broken:
+        advice = "Install the bundle again; name the environment it is layered over with --over."
+        return Check("dependencies", "fail", "\n".join(broken[:20]), advice)
+    if reason:
+        others = [text for text in said if " requires " in text or " has requirement " in text]
+        return Check("dependencies", "pass", "\n".join(["only others' are broken:", *others[:5]]))
+    return Check("dependencies", "pass", "pip check finds nothing broken")
 
 
 def _normal(name: str) -> str:

@@ -64,9 +64,17 @@ class Demo:
 
 
 @pytest.fixture(scope="session")
-def demo_bundle(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Demo:
+def demo_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A builder's cache for all tests of this process, not the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["MIRROR_CACHE"] = str(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo_bundle(tmp_path_factory: pytest.TempPathFactory, demo_cache: Path) -> Demo:
     folder = tmp_path_factory.mktemp("demo")
-    os.environ["MIRROR_CACHE"] = str(folder / "cache")
+    assert demo_cache.is_dir()
     shutil.copytree(
         CHECKOUT / "manifests", folder / "manifests", ignore=shutil.ignore_patterns("*.lock.toml")
     )

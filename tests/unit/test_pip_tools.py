@@ -364,7 +364,8 @@ def test_a_process_that_fails_is_no_traceback(
 def test_the_extra_pins_what_the_code_knows() -> None:
     project = Path(__file__).parents[2] / "pyproject.toml"
     extras = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert extras["pip-tools"] == [f"{n}=={v}" for n, v in pip_tools_child.VERSIONS.items()]
+    pins = {f"{name}=={version}" for name, version in pip_tools_child.VERSIONS.items()}
+    assert set(extras["pip-tools"]) == pins
 
 
 def test_tags_begin_at_the_targets_glibc() -> None:
@@ -414,6 +415,6 @@ def test_the_best_of_several_wheels_is_the_targets_first() -> None:
     assert tags.best(files, LINUX) == files[1]
     assert tags.best(files, replace(LINUX, glibc="2.27")) == files[0]
     assert tags.best(files, WINDOWS) == files[2]
-    assert tags.best(["a-1-2-py3-none-any.whl", "a-1-10-py3-none-any.whl"], WINDOWS).startswith(
-        "a-1-10"
-    )
+    builds = ["a-1-2-py3-none-any.whl", "a-1-10-py3-none-any.whl"]
+    assert tags.best(builds, WINDOWS) == builds[1]
+    assert tags.best(files[:2], WINDOWS) is None

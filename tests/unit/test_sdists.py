@@ -59,6 +59,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
             wheel.writestr(zipfile.ZipInfo(name, time.localtime()[:6]), text)
     return f"{stem}-{behaviour.TAG}.whl"
 """
+PYPROJECT = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
 
 
 def make_sdist(
@@ -71,15 +72,17 @@ def make_sdist(
     code: str = "'X = 1'",
     requires: tuple[str, ...] = (),
     setup: dict[str, str] | None = None,
+    metadata: str = "2.2",
 ) -> Path:
-    """A real sdist; `before` and `code` are a statement and an expression of its build."""
+    """A real sdist; `before` and `code` are a statement and an expression of its build.
+
+    setup: other files in place of the backend's.
+    """
     stem = f"{name}-{version}"
-    lines = ["Metadata-Version: 2.2", f"Name: {name}", f"Version: {version}"]
+    lines = [f"Metadata-Version: {metadata}", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {item}" for item in requires]
     files = setup or {
-        "pyproject.toml": (
-            "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
-        ),
+        "pyproject.toml": PYPROJECT,
         "backend.py": BACKEND,
         "behaviour.py": (
             "import os, subprocess, sys, time\n"
@@ -176,12 +179,17 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     shelf.mkdir()
 
     class Handler(SimpleHTTPRequestHandler):
+        def end_headers(self) -> None:
+            # uv would remember a page that has a date.
+            self.send_header("Cache-Control", "no-store")
+            super().end_headers()
+
         def log_message(self, format: str, *arguments: object) -> None:
             """Say nothing."""
 
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(shelf)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield Shop(shelf, tmp_path, f"http://127.0.0.1:{server.server_port}")
     server.shutdown()
@@ -290,20 +298,9 @@ def test_a_build_that_fails_is_explained(shop: Shop) -> None:
 
 def test_a_failure_to_tell_metadata_is_a_refusal_too(shop: Shop) -> None:
     """uv itself runs the build, for metadata that an old sdist does not state."""
-    setup = {"setup.py": "import torch_of_yesteryear\n", "pyproject.toml": ""}
-    setup["pyproject.toml"] = (
-        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
-    )
-    setup["backend.py"] = "import torch_of_yesteryear\n"
-    path = make_sdist(shop.shelf, "needy", "1", setup=setup)
-    # Metadata 2.1 does not promise that the wheel's will be the same.
-    older = path.read_bytes()
-    with tarfile.open(fileobj=BytesIO(older)) as old, tarfile.open(path, "w:gz") as new:
-        for member in old:
-            extracted = old.extractfile(member)
-            assert extracted is not None
-            data = extracted.read().replace(b"Metadata-Version: 2.2", b"Metadata-Version: 2.1")
-            new.addfile(member, BytesIO(data))
+    # Metadata 2.1 does not promise that the wheel's will be the same, so uv asks the backend.
+    setup = {"pyproject.toml": PYPROJECT, "backend.py": "import torch_of_yesteryear\n"}
+    make_sdist(shop.shelf, "needy", "1", setup=setup, metadata="2.1")
     make_wheel(shop.shelf, "app", "1", requires=["needy"])
     with pytest.raises(ResolutionError) as caught:
         shop.resolve(shop.wanted("app"))

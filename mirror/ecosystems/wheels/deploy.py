@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from mirror import machine
 from mirror.core.artifact import Artifact
 from mirror.ecosystems.deploy import Site
 from mirror.errors import MachineError
@@ -19,8 +20,8 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     """Lay the wheels out as a find-links folder and install them all.
 
     With uv when the tool carries it, else with pip, which it always carries: neither is expected of
-    the machine. pip is installed into the environment with the rest, since people look for it
-    there, unless the lock names a pip of its own.
+    the machine. Where the environment has no pip then, the tool's is installed too: people look for
+    it there.
     Raises MachineError with the installer's own words when it refuses.
     """
     generation = site.generation
@@ -30,48 +31,41 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
         else:
             place(site.blobs.path(artifact.sha256), generation.wheels / artifact.path)
     pip = next(a for a in site.index.of_kind("tool") if a.text("name") == "pip")
-    lines = [(generation.wheels / "requirements.txt").read_text(encoding="utf-8")]
-    folders = [generation.wheels]
-    if "pip" not in {artifact.text("name") for artifact in artifacts}:
-        lines.append(f"pip=={pip.text('version')} --hash=sha256:{pip.sha256}\n")
-        folders.append(generation.tool / "wheels")
     scratch = generation.path / "installing"
     scratch.mkdir()
-    asked = scratch / "requirements.txt"
-    asked.write_text("".join(lines), encoding="utf-8")
-    uv = generation.tool / "bin" / "uv"
     try:
-        if uv.is_file():
-            _run(_uv(uv, site, scratch, folders, asked), {})
-        else:
-            # A wheel is a zip file, and Python imports from those whatever they are called.
-            _run(_pip(site, folders, asked), {"PYTHONPATH": str(site.blobs.path(pip.sha256))})
+        _install(site, pip, scratch, generation.wheels, generation.wheels / "requirements.txt")
+        if machine.ask(generation.python, ["pip"]).packages["pip"] is None:
+            own = scratch / "pip.txt"
+            line = f"pip=={pip.text('version')} --hash=sha256:{pip.sha256}\n"
+            own.write_text(line, encoding="utf-8")
+            _install(site, pip, scratch, generation.tool / "wheels", own)
     finally:
         remove_tree(scratch)
 
 
-def _uv(
-    uv: Path, site: Site, scratch: Path, folders: Sequence[Path], asked: Path
-) -> list[str | Path]:
-    return [
-        *(uv, "pip", "install", "--python", site.generation.python),
-        *("--offline", "--no-config", "--no-index", "--no-build", "--quiet"),
-        *("--require-hashes", "--no-deps", "--no-progress", "--no-python-downloads"),
-        # Unpacked beside the environment, so that files are linked into it, not copied.
-        *("--cache-dir", scratch / "cache"),
-        *(f"--find-links={folder}" for folder in folders),
-        *("--requirement", asked),
-    ]
-
-
-def _pip(site: Site, folders: Sequence[Path], asked: Path) -> list[str | Path]:
-    return [
-        *(site.generation.python, "-m", "pip", "install", "--isolated", "--no-index"),
-        *("--require-hashes", "--no-deps", "--no-cache-dir", "--disable-pip-version-check"),
-        *("--no-input", "--no-warn-script-location", "--quiet", "--progress-bar", "off"),
-        *(f"--find-links={folder}" for folder in folders),
-        *("--requirement", asked),
-    ]
+def _install(site: Site, pip: Artifact, scratch: Path, folder: Path, asked: Path) -> None:
+    uv = site.generation.tool / "bin" / "uv"
+    if uv.is_file():
+        command: list[str | Path] = [
+            *(uv, "pip", "install", "--python", site.generation.python),
+            *("--offline", "--no-config", "--no-index", "--no-build", "--quiet", "--no-progress"),
+            *("--require-hashes", "--no-deps", "--no-python-downloads"),
+            # Unpacked beside the environment, so that files are linked into it, not copied.
+            *("--cache-dir", scratch / "cache"),
+        ]
+        variables = {}
+    else:
+        command = [
+            *(site.generation.python, "-m", "pip", "install", "--isolated", "--no-index"),
+            *("--require-hashes", "--no-deps", "--no-cache-dir", "--disable-pip-version-check"),
+            *("--no-input", "--no-warn-script-location", "--quiet", "--progress-bar", "off"),
+            # It takes itself for installed, since it runs from its wheel.
+            *(["--ignore-installed"] if asked.name == "pip.txt" else []),
+        ]
+        # A wheel is a zip file, and Python imports from those whatever they are called.
+        variables = {"PYTHONPATH": str(site.blobs.path(pip.sha256))}
+    _run([*command, f"--find-links={folder}", "--requirement", asked], variables)
 
 
 def _run(command: Sequence[str | Path], variables: dict[str, str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from mirror import machine
 from mirror.core.compat import version
 from mirror.core.paths import shown
 from mirror.core.target import Target
-from mirror.ecosystems.wheels import uv
+from mirror.ecosystems.wheels import running
 from mirror.ecosystems.wheels.indexes import Indexes
 from mirror.errors import MirrorError, ResolutionError
 
@@ -35,20 +34,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: What every build is held to, where it can be: setuptools 81 announced the end of pkg_resources,
-#: which the setup.py of many an old sdist imports.
-CONSTRAINTS = ("setuptools<81",)
-#: The program that stands for the compilers in a build that may not compile: no such exists.
-_NO_COMPILER = "mirror-compiles-nothing-for-any-machine"
-#: 1980-01-01, the oldest time that a zip archive can hold.
-_EPOCH = 315532800
 _DATE = (1980, 1, 1, 0, 0, 0)
 _PYPROJECT_LIMIT = 2**20
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY", re.I)
-#: uv's own variables that say how to reach an index, not what to take from it.
-_TRANSPORT = re.compile(
-    r"UV_(CACHE_DIR|HTTP_\w+|NATIVE_TLS|SYSTEM_CERTS|INSECURE_HOST|INDEX_\w+_(USERNAME|PASSWORD))"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +63,13 @@ def build(
     Raises ResolutionError that says why there is none, or none that fits the target.
     """
     python = _python(target, name, native)
-    environment = build_environment(indexes, native=native)
+    environment = running.environment(indexes, native=native)
     with TemporaryDirectory(prefix="build-", dir=folder) as inner:
         workplace = Path(inner)
         limits = workplace / "tools.txt"
         pins = tuple(tools) or _tools(source, name, workplace, python, environment)
         limits.write_text("".join(f"{pin}\n" for pin in pins), encoding="utf-8")
-        done = _uv(
+        done = running.run(
             *("build", "--wheel", source, "--out-dir", workplace, "--no-create-gitignore"),
             *("--no-config", "--no-sources", "--python", python, "--build-constraints", limits),
             environment=environment,
@@ -97,29 +84,6 @@ def build(
         path = folder / wheels[0].name
         settle(wheels[0], path)
     return Product(path, pins)
-
-
-def build_environment(indexes: Indexes, *, native: bool = False) -> dict[str, str]:
-    """The variables of a build: no secret of the user's, nothing that would change its bytes.
-
-    Without `native` the compilers are named away, so that what compiles fails at once instead of
-    after an hour.
-    """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if _TRANSPORT.fullmatch(name)
-        or not (_SECRET.search(name) or name.startswith(("UV_", "PIP_", "PYTHON")))
-    }
-    fixed = {
-        "UV_PYTHON_DOWNLOADS": "never",
-        "UV_DEFAULT_INDEX": f"{indexes.default.name}={indexes.default.url}",
-        "NO_COLOR": "1",
-        "SOURCE_DATE_EPOCH": str(_EPOCH),
-        "PYTHONHASHSEED": "0",
-        "TZ": "UTC",
-    }
-    return kept | fixed | ({} if native else dict.fromkeys(("CC", "CXX", "CARGO"), _NO_COMPILER))
 
 
 def settle(wheel: Path, target: Path) -> None:
@@ -179,9 +143,9 @@ def _tools(
     """The build requirements that the source states, each at the version that is taken today."""
     asked, limits = workplace / "asked.txt", workplace / "limits.txt"
     asked.write_text("".join(f"{line}\n" for line in _stated(source, name)), encoding="utf-8")
-    for constraints in (CONSTRAINTS, ()):
+    for constraints in (running.CONSTRAINTS, ()):
         limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
-        done = _uv(
+        done = running.run(
             *("pip", "compile", asked, "--constraints", limits, "--python", python, "--quiet"),
             *("--no-config", "--no-sources", "--no-header", "--no-annotate"),
             environment=environment,
@@ -236,7 +200,7 @@ def _failed(name: str, done: subprocess.CompletedProcess[str]) -> MirrorError:
 
 def reason(said: str) -> str:
     """Why a build failed, in a few words, from what it said."""
-    if _NO_COMPILER in said:
+    if running.NO_COMPILER in said:
         return "it compiles native code"
     if missing := re.search(r"No module named '([\w.]+)'", said):
         return f"it needs {missing[1]} to be there, and does not say so"
@@ -248,15 +212,3 @@ def _tail(lines: Iterable[str]) -> list[str]:
     said = [line.rstrip() for line in lines if line.strip()]
     ends = next((n for n, line in enumerate(said) if line.startswith("error: ")), len(said))
     return [shown(line) for line in (said[:ends] or said)[-5:]]
-
-
-def _uv(*arguments: str | Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [uv.program(), *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env=environment,
-        check=False,
-    )

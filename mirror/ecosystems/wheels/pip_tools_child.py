@@ -103,27 +103,28 @@ def _resolve(
     from piptools.repositories import PyPIRepository
     from piptools.resolver import BacktrackingResolver
 
-    packaging_markers.default_environment = lambda: dict(markers)
+    _replace(packaging_markers, "default_environment", lambda: dict(markers))
     if not sdists:
         _refuse_to_build()
     _refuse_to_skip_pages()
     sizes = _note_sizes()
     repository = PyPIRepository(["--no-input", "--progress-bar", "off", *options], cache_dir=folder)
-    repository._finder = repository.command._build_package_finder(
-        options=repository.options,
-        session=repository.session,
-        target_python=TargetPython(
-            platforms=list(platforms),
-            py_version_info=tuple(python),
-            abis=["cp{}{}".format(*python)],
-            implementation="cp",
-        ),
+    target_python = TargetPython(
+        platforms=list(platforms),
+        py_version_info=tuple(python),
+        abis=["cp{}{}".format(*python)],
+        implementation="cp",
     )
-    repository.command.make_resolver = functools.partial(
+    finder = repository.command._build_package_finder(
+        repository.options, repository.session, target_python
+    )
+    _replace(repository, "_finder", finder)
+    resolver_for = functools.partial(
         repository.command.make_resolver, py_version_info=tuple(python)
     )
-    _send_to_own_index(repository.finder._link_collector, own)
-    reasons.listen(repository.finder)
+    _replace(repository.command, "make_resolver", resolver_for)
+    _send_to_own_index(finder._link_collector, own)
+    reasons.listen(finder)
 
     def attempt(kept: Mapping[str, str]) -> Any:
         # The resolver writes into what it is given, so each attempt makes its own.
@@ -147,6 +148,12 @@ def _resolve(
     return [_pin(requirement, sizes) for requirement in chosen]
 
 
+def _replace(owner: object, name: str, value: object) -> None:
+    """Put something else in the place of an attribute of pip, which has to be there."""
+    getattr(owner, name)
+    setattr(owner, name, value)
+
+
 def _send_to_own_index(collector: Any, own: Mapping[str, Mapping[str, Any]]) -> None:
     """pip asks every index for every package; these are asked for where they belong."""
     from pip._internal.models.search_scope import SearchScope
@@ -166,7 +173,7 @@ def _send_to_own_index(collector: Any, own: Mapping[str, Mapping[str, Any]]) -> 
         collector.search_scope = scopes.get(canonicalize_name(project_name), others)
         return original(project_name, candidates_from_page)
 
-    collector.collect_sources = collect
+    _replace(collector, "collect_sources", collect)
 
 
 def _pin(requirement: Any, sizes: Mapping[str, int]) -> dict[str, object]:
@@ -178,6 +185,7 @@ def _pin(requirement: Any, sizes: Mapping[str, int]) -> dict[str, object]:
         "url": url,
         "sha256": requirement.link._hashes.get("sha256"),
         "size": sizes.get(url),
+        "yanked": requirement.link.yanked_reason,
     }
 
 
@@ -189,7 +197,7 @@ def _refuse_to_build() -> None:
     def refuse(self: Any, *_: object, **__: object) -> None:
         raise InstallationError(f"{self.req} is no wheel, and nothing is built for another machine")
 
-    SourceDistribution.prepare_distribution_metadata = refuse
+    _replace(SourceDistribution, "prepare_distribution_metadata", refuse)
 
 
 def _refuse_to_skip_pages() -> None:
@@ -202,7 +210,7 @@ def _refuse_to_skip_pages() -> None:
         if response is None or response.status_code not in (404, 410):
             raise NetworkConnectionError(f"{link.url}: {reason}")
 
-    collector._handle_get_simple_fail = refuse
+    _replace(collector, "_handle_get_simple_fail", refuse)
 
 
 def _note_sizes() -> dict[str, int]:
@@ -218,7 +226,7 @@ def _note_sizes() -> dict[str, int]:
             sizes[link.url_without_fragment] = size
         return link
 
-    Link.from_json = noting
+    _replace(Link, "from_json", noting)
     return sizes
 
 

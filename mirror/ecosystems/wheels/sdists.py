@@ -244,17 +244,17 @@ def _explained(
     names = lacking(str(error))
     if wanted.sdists:
         reasons = [refused[name] for name in names if name in refused]
-        ways = "Have it built here, for this kind of machine (wheels.build)"
+        ways = "have it built here for this kind of machine (wheels.build)"
     else:
         reasons = [f"{name} exists only as source, which `sdists: never` forbids" for name in names]
-        ways = "Allow it (wheels.sdists: pure)"
+        ways = "allow that it is built (wheels.sdists: pure)"
     if not reasons:
         return error
     return ResolutionError(
         error.message,
         problems=[*error.problems, *reasons],
-        hint=f"{ways}, name a wheel of it by its address (NAME @ https://...), or say that the "
-        "server has it (target.provided).",
+        hint="Name a wheel of it by its address (NAME @ https://...), say that the server has it "
+        f"(target.provided), or {ways}.",
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 from mirror.core import cuda
 from mirror.core.artifact import Artifact
 from mirror.core.manifest import WheelsSection
@@ -36,8 +38,19 @@ def inputs(section: WheelsSection, context: Context) -> Mapping[str, str]:
 
 def resolve(section: WheelsSection, context: Context) -> list[Artifact]:
     """The wheels for the target; what it provides is resolved against and left out."""
-    for note in read(section, context).notes:
+    found = read(section, context)
+    for note in found.notes:
         context.progress.warn(note)
+    wrong = [
+        f"{python.where}: Python {python.text} is asked for"
+        for python in found.pythons
+        if not _allows(python.text, context.target.python)
+    ]
+    if wrong:
+        raise TargetError(
+            f"the target has Python {context.target.python}, which its projects do not allow",
+            problems=wrong,
+        )
     artifacts = lock_wheels(Wanted.of(section, context), KIND, context)
     _fit(artifacts, context)
     return artifacts
@@ -62,10 +75,14 @@ def lock_wheels(wanted: Wanted, kind: str, context: Context) -> list[Artifact]:
                 kept=[(a.text("name"), a.text("version")) for a in kept],
                 exclude_newer=wanted.exclude_newer,
                 prereleases=wanted.prereleases,
-                wheels_only=wheels_only,
+                wheels_only=None if wheels_only is None else {*wheels_only, *wanted.wheels_only},
             )
 
         pins, built = sdists.resolve(ask, wanted, context, kept)
+        for pin in pins:
+            if pin.yanked is not None:
+                reason = f": {pin.yanked}" if pin.yanked else ""
+                context.progress.warn(f"{pin.name} {pin.version} was yanked{reason}")
         listed = _measured([p for p in pins if p.file not in placed], wanted.indexes, context)
     _compare_hashes(listed, built, wanted)
     found = [_artifact(pin, kind, wanted.indexes, built.get(pin.file)) for pin in listed]
@@ -187,6 +204,12 @@ def _fit(artifacts: Sequence[Artifact], context: Context) -> None:
         context.progress.warn(warning)
     if found.problems:
         raise TargetError("the wheels do not fit the target", problems=found.problems)
+
+
+def _allows(specifier: str, python: str) -> bool:
+    """Whether some release of this minor version of Python is allowed."""
+    allowed = SpecifierSet(specifier)
+    return any(allowed.contains(f"{python}.{patch}") for patch in (0, 99))
 
 
 def _bytes(artifact: Artifact, place: Place | None, context: Context) -> Path:

@@ -42,12 +42,16 @@ def supported(target: Target) -> Iterator[Tag]:
     yield from compatible_tags(python, interpreter, places)
 
 
-def best(files: Iterable[str], target: Target) -> str:
-    """The wheel that pip and uv on the target would take, of several of one package and version."""
+def best(files: Iterable[str], target: Target) -> str | None:
+    """The wheel that pip and uv on the target would take, of several of one package and version.
+
+    None when it takes none of them.
+    """
     order = {tag: place for place, tag in enumerate(supported(target))}
 
     def preference(file: str) -> tuple[int, tuple[int, str] | tuple[()]]:
         _, _, build, tags = parse_wheel_filename(file)
         return -min(order.get(tag, len(order)) for tag in tags), build
 
-    return max(files, key=preference)
+    fitting = [file for file in files if order.keys() & parse_wheel_filename(file)[3]]
+    return max(fitting, key=preference, default=None)

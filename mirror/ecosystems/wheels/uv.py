@@ -6,12 +6,10 @@ takes platform, glibc and Python version of another machine.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,8 +17,9 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name
 
 from mirror.core.target import Target
+from mirror.ecosystems.wheels import running, tags
 from mirror.ecosystems.wheels.indexes import Indexes
-from mirror.errors import DownloadError, MachineError, ResolutionError
+from mirror.errors import DownloadError, ResolutionError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,6 +34,7 @@ _PLATFORMS = {
 }
 
 
+_YANKED = re.compile(r"^warning: `([^`]+)` is yanked(?: \(reason: \"(.*)\"\))?", re.MULTILINE)
 #: The project that asks for what comes from an index of its own. Only a project can, in uv.
 _PROJECT = "mirror-indexes"
 
@@ -43,7 +43,8 @@ _PROJECT = "mirror-indexes"
 class Pin:
     """One file that the resolver chose: a wheel, or an sdist where it may choose one.
 
-    `url` is where it is now: never written to the lock.
+    `url` is where it is now: never written to the lock. yanked: why its publisher withdrew the
+    version, None when it was not.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Pin:
     url: str
     sha256: str | None
     size: int | None
+    yanked: str | None = None
 
 
 def resolve(
@@ -77,11 +79,14 @@ def resolve(
     Raises ResolutionError with uv's reasons, DownloadError when an index cannot be reached.
     """
     asked, limits = folder / "asked.txt", folder / "limits.txt"
+    tools = folder / "tools.txt"
     asked.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
     limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
     only = [":all:"] if wheels_only is None else sorted(wheels_only)
+    tools.write_text("".join(f"{line}\n" for line in running.CONSTRAINTS), encoding="utf-8")
     options: list[str | Path] = [
-        *("--constraints", limits, "--quiet", "--no-header", "--no-config"),
+        *("--build-constraints", tools, "--no-header", "--no-config"),
+        *(("--constraints", limits) if constraints else ()),
         *(part for name in only for part in ("--only-binary", name)),
         *("--python-platform", platform(target), "--python-version", target.python),
     ]
@@ -96,16 +101,19 @@ def resolve(
     result = folder / "pylock.toml"
     if kept:
         result.write_text(_preferences(kept, target), encoding="utf-8")
-    _compile(
+    _, said = _compile(
         [*inputs, *options, "--output-file", result, "--format", "pylock.toml"],
         indexes,
         target,
         folder,
     )
+    yanked = {match[1]: match[2] or "" for match in _YANKED.finditer(said)}
     packages = tomllib.loads(result.read_text(encoding="utf-8")).get("packages", [])
     stubs = {line.partition(" @ ")[0] for line in constraints if " @ " in line}
     names = {canonicalize_name(name) for name in stubs}
-    return sorted((_pin(p) for p in packages if p["name"] not in names), key=lambda pin: pin.name)
+    pins = [_pin(table, target) for table in packages if table["name"] not in names]
+    pins = [replace(pin, yanked=yanked.get(f"{pin.name}=={pin.version}")) for pin in pins]
+    return sorted(pins, key=lambda pin: pin.name)
 
 
 def _pinned_project(
@@ -124,7 +132,7 @@ def _pinned_project(
     wanted = sorted(package for index in indexes.named for package in index.only)
     while True:
         path.write_text(_project(indexes, wanted, target), encoding="utf-8")
-        answer = _compile([*inputs, path, *options], indexes, target, folder)
+        answer, _ = _compile([*inputs, path, *options], indexes, target, folder)
         needed = [name for name in wanted if _is_needed(name, answer)]
         if needed == wanted:
             return path
@@ -185,37 +193,14 @@ def _preferences(kept: Sequence[tuple[str, str]], target: Target) -> str:
 
 def _compile(
     arguments: Sequence[str | Path], indexes: Indexes | None, target: Target, folder: Path
-) -> str:
-    environment = {k: v for k, v in os.environ.items() if _is_harmless(k)}
-    environment |= {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
-    if indexes:
-        # In a variable, since what stands on a command line can be read by every user.
-        environment["UV_DEFAULT_INDEX"] = f"{indexes.default.name}={indexes.default.url}"
-    done = subprocess.run(
-        [program(), "pip", "compile", *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=environment,
-        check=False,
-        cwd=folder,
+) -> tuple[str, str]:
+    """What uv wrote to stdout and to stderr."""
+    done = running.run(
+        *("pip", "compile", *arguments), environment=running.environment(indexes), folder=folder
     )
     if done.returncode != 0:
         raise _explained(done.returncode, done.stderr, target)
-    return done.stdout
-
-
-def program() -> Path:
-    """uv's executable. Raises MachineError when the uv package is broken."""
-    import uv
-
-    try:
-        return Path(uv.find_uv_bin())
-    except FileNotFoundError as error:
-        raise MachineError(
-            f"uv's executable is not where its package should have put it: {error}",
-            hint="Install mirror again: pip install --force-reinstall uv",
-        ) from None
+    return done.stdout, done.stderr
 
 
 def platform(target: Target) -> str:
@@ -233,32 +218,32 @@ def platform(target: Target) -> str:
     return f"{machine}-manylinux_{known[-1].replace('.', '_')}"
 
 
-def _is_harmless(variable: str) -> bool:
-    """Whether uv may see it: most of its own would change the answer behind our back."""
-    kept = ("UV_CACHE_DIR", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "UV_INSECURE_HOST")
-    if re.fullmatch(r"UV_INDEX_\w+_(USERNAME|PASSWORD)", variable):
-        return True
-    return not variable.startswith("UV_") or variable.startswith("UV_HTTP_") or variable in kept
-
-
-def _pin(table: dict[str, Any]) -> Pin:
-    # A package that is a file has an archive in place of an index's wheels.
-    wheels = [table["archive"]] if "archive" in table else table.get("wheels", [])
-    wheels = wheels or [table[key] for key in ("sdist",) if key in table]
-    if len(wheels) != 1:
-        raise ResolutionError(
-            f"{table['name']}: the resolver named {len(wheels)} wheels for one target"
-        )
-    wheel = wheels[0]
-    url = wheel.get("url") or Path(wheel["path"]).as_uri()
+def _pin(table: dict[str, Any], target: Target) -> Pin:
+    """The one file of a package: its archive, else the wheel that fits best, else its sdist."""
+    if "archive" in table:
+        chosen = table["archive"]
+    else:
+        wheels = {_file(wheel): wheel for wheel in table.get("wheels", [])}
+        best = tags.best(wheels, target)
+        chosen = wheels[best] if best else table.get("sdist")
+    if chosen is None:
+        raise ResolutionError(f"{table['name']} {table['version']} has no wheel for the target")
     return Pin(
         name=table["name"],
         version=table.get("version", ""),
-        file=unquote(urlsplit(url).path.rpartition("/")[2]),
-        url=url,
-        sha256=wheel.get("hashes", {}).get("sha256"),
-        size=wheel.get("size"),
+        file=_file(chosen),
+        url=_url(chosen),
+        sha256=chosen.get("hashes", {}).get("sha256"),
+        size=chosen.get("size"),
     )
+
+
+def _url(entry: dict[str, Any]) -> str:
+    return str(entry.get("url") or Path(entry["path"]).as_uri())
+
+
+def _file(entry: dict[str, Any]) -> str:
+    return unquote(urlsplit(_url(entry)).path.rpartition("/")[2])
 
 
 def _explained(code: int, stderr: str, target: Target) -> Exception:
@@ -266,6 +251,7 @@ def _explained(code: int, stderr: str, target: Target) -> Exception:
     lines = [
         re.sub(r"^(error|cause|hint):\s*", "", line.strip(" \t\u00d7\u2570\u2500\u25b6")).strip()
         for line in stderr.splitlines()
+        if not line.startswith(("warning:", "Resolved "))
     ]
     # Credentials in an index's address are masked by uv itself ("****"); be sure.
     lines = [re.sub(r"://[^/@\s]+@", "://", line) for line in lines if line]

@@ -28,7 +28,7 @@ class Wanted:
     constraints: lines on versions, for whatever needs the package. hashes: by name, those of which
     the wheel must have one. exclude_newer: a date; what was uploaded later does not exist.
     build: packages that may be built for the builder's own platform; sdists: whether one without a
-    wheel may be built into one for any platform.
+    wheel may be built into one for any platform, but for those of wheels_only.
     """
 
     lines: tuple[str, ...]
@@ -42,6 +42,7 @@ class Wanted:
     exclude_newer: str | None = None
     sdists: bool = False
     build: frozenset[str] = frozenset()
+    wheels_only: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, section: WheelsSection, context: Context) -> Wanted:
@@ -63,6 +64,7 @@ class Wanted:
             resolver=section.resolver,
             exclude_newer=section.exclude_newer,
             sdists=section.sdists == "pure" and ":all:" not in found.wheels_only,
+            wheels_only=found.wheels_only,
             build=frozenset(canonicalize_name(name) for name in section.build),
         )
 
