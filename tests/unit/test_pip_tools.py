@@ -39,6 +39,7 @@ LINUX = Target(python="3.10", platform="linux-x86_64", glibc="2.28")
 OLD = replace(LINUX, python="3.9")
 WINDOWS = Target(python="3.11", platform="win-amd64")
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 Resolve = Callable[..., list[Pin]]
 
 
@@ -254,11 +255,16 @@ def test_a_package_comes_from_its_own_index_and_no_other(
 
 @contextmanager
 def json_index(
-    shelf: Path, *, broken: str = "", uploaded: Mapping[str, str] = MappingProxyType({})
+    shelf: Path,
+    *,
+    broken: str = "",
+    uploaded: Mapping[str, str] = NOTHING,
+    yanked: Mapping[str, str] = NOTHING,
 ) -> Iterator[str]:
     """A PEP 691 index with sizes and metadata (PEP 658), sdists, and not the wheels themselves.
 
-    broken: a project whose page cannot be read. uploaded: when, of files not from New Year 2026.
+    broken: a project whose page cannot be read. uploaded, yanked: by file, when and why; the others
+    are from New Year 2026, and good.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -281,6 +287,7 @@ def json_index(
                         "size": file.stat().st_size,
                         "core-metadata": file.suffix == ".whl",
                         "upload-time": uploaded.get(file.name, "2026-01-01T12:00:00Z"),
+                        "yanked": yanked.get(file.name, False),
                     }
                     for file in shelf.glob(f"{name}-*")
                 ]
@@ -329,6 +336,17 @@ def test_what_was_uploaded_later_and_prereleases_count_when_told_so(
         told = {"indexes": default(url), "exclude_newer": "2026-06-30"}
         assert names(resolve("a", **told)) == ["a==1"]
         assert names(resolve("a", prereleases=True, **told)) == ["a==2rc1"]
+
+
+def test_a_yanked_version_is_taken_only_when_pinned_and_says_so(
+    shelf: Path, resolve: Resolve
+) -> None:
+    make_wheel(shelf, "a", "1")
+    bad = make_wheel(shelf, "a", "2")
+    with json_index(shelf, yanked={bad.name: "it is broken"}) as url:
+        assert [(p.version, p.yanked) for p in resolve("a", indexes=default(url))] == [("1", None)]
+        (pin,) = resolve("a==2", indexes=default(url))
+    assert pin.yanked == "it is broken"
 
 
 def test_a_page_that_cannot_be_read_is_no_empty_page(shelf: Path, resolve: Resolve) -> None:
