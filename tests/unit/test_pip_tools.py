@@ -333,7 +333,7 @@ def test_what_was_uploaded_later_and_prereleases_count_when_told_so(
         "a-3rc1-py3-none-any.whl": "2026-07-01T00:00:00Z",
     }
     with json_index(shelf, uploaded=times) as url:
-        told = {"indexes": default(url), "exclude_newer": "2026-06-30"}
+        told = {"indexes": default(url), "exclude_newer": "2026-07-01T00:00:00Z"}
         assert names(resolve("a", **told)) == ["a==1"]
         assert names(resolve("a", prereleases=True, **told)) == ["a==2rc1"]
 

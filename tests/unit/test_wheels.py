@@ -14,8 +14,9 @@ from mirror.core.progress import Quiet
 from mirror.core.target import Target
 from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import source, uv
-from mirror.ecosystems.wheels.indexes import default_url
-from mirror.errors import DownloadError, ResolutionError
+from mirror.ecosystems.wheels.indexes import Indexes, default_url
+from mirror.ecosystems.wheels.wanted import Wanted
+from mirror.errors import DownloadError, ResolutionError, TargetError, UsageError
 from mirror.fetch.http import Fetcher
 from mirror.store.blobs import Blobs
 from tests.index import make_wheel, serve
@@ -163,3 +164,43 @@ def test_the_index_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert default_url().endswith("/simple/")
     monkeypatch.setenv("PIP_INDEX_URL", "https://example.invalid/simple")
     assert default_url() == "https://example.invalid/simple"
+
+
+@pytest.mark.parametrize("day", ["2026-02-30", "2026-13-01"])
+def test_a_day_that_is_none_is_named(context: Context, day: str) -> None:
+    wanted = WheelsSection.model_validate({"requirements": ["a"], "exclude-newer": day})
+    with pytest.raises(UsageError, match=day):
+        source.resolve(wanted, context)
+
+
+def test_the_index_named_for_the_targets_cuda_is_taken(shelf: Path, context: Context) -> None:
+    make_wheel(shelf, "torch", "1")
+    for cuda, name in (("12.8", "pytorch-cu128"), ("12.6", "pytorch-cu126")):
+        target = replace(context.target, cuda=cuda)
+        section = WheelsSection.model_validate(
+            {
+                "requirements": ["torch"],
+                "indexes": {
+                    label: {"url": f"https://example.invalid/{label}", "only": ["torch"]}
+                    for label in ("pytorch-cu126", "pytorch-cu128", "ours")
+                },
+            }
+        )
+        indexes = Indexes.of(section, target)
+        assert [index.name for index in indexes.named] == ["ours", name]
+
+
+def test_torch_of_the_default_index_is_held_to_the_targets_cuda(context: Context) -> None:
+    context = replace(context, target=replace(context.target, cuda="12.8"))
+    wanted = Wanted.of(section("torch"), context)
+    assert wanted.constraints == ("torch>=2.8.0,<2.11",)
+    provided = replace(context, target=replace(context.target, provided=("torch==2.5.0",)))
+    assert Wanted.of(section("torch"), provided).constraints == ()
+
+
+def test_a_project_that_does_not_allow_the_targets_python_is_named(context: Context) -> None:
+    (context.folder / "pyproject.toml").write_text(
+        '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.12"\ndependencies = []\n'
+    )
+    with pytest.raises(TargetError, match=r"Python >=3\.12 is asked for"):
+        source.resolve(section("pyproject.toml"), context)

@@ -6,7 +6,6 @@ process of its own, pip_tools_child.py. docs/adr/0004 says what is replaced.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import re
@@ -75,7 +74,7 @@ def resolve(
     only = [":all:"] if wheels_only is None else sorted(wheels_only)
     options = [part for name in only for part in ("--only-binary", name)]
     options += ["--pre"] if prereleases else []
-    options += ["--uploaded-prior-to", _end(exclude_newer)] if exclude_newer else []
+    options += ["--uploaded-prior-to", exclude_newer] if exclude_newer else []
     for place in find_links:
         options += ["--find-links", str(place)]
     sources, own = _sources(indexes)
@@ -117,11 +116,6 @@ def _address(index: Index) -> str:
     parts = urlsplit(index.url)
     login = ":".join(quote(part, safe="") for part in index.credentials)
     return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
-
-
-def _end(date: str) -> str:
-    """The end of a date, by UTC: it is the same on every builder."""
-    return f"{datetime.date.fromisoformat(date) + datetime.timedelta(days=1)}T00:00:00Z"
 
 
 def markers(target: Target) -> dict[str, str]:

@@ -19,6 +19,8 @@ NO_COMPILER = "mirror-compiles-nothing-for-any-machine"
 #: 1980-01-01, the oldest time that a zip archive can hold.
 EPOCH = 315532800
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY", re.I)
+#: Variables that change what is resolved or built: uv takes a Mac's version from the last.
+_MEDDLING = ("UV_", "PIP_", "PYTHON", "MACOSX_DEPLOYMENT_TARGET")
 #: uv's own variables that say how to reach an index, not what to take from it.
 _TRANSPORT = re.compile(
     r"UV_(CACHE_DIR|HTTP_\w+|NATIVE_TLS|SYSTEM_CERTS|INSECURE_HOST|INDEX_\w+_(USERNAME|PASSWORD))"
@@ -47,8 +49,7 @@ def environment(indexes: Indexes | None, *, native: bool = False) -> dict[str, s
     kept = {
         name: value
         for name, value in os.environ.items()
-        if _TRANSPORT.fullmatch(name)
-        or not (_SECRET.search(name) or name.startswith(("UV_", "PIP_", "PYTHON")))
+        if _TRANSPORT.fullmatch(name) or not (_SECRET.search(name) or name.startswith(_MEDDLING))
     }
     fixed = {
         "UV_PYTHON_DOWNLOADS": "never",

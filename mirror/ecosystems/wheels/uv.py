@@ -74,8 +74,8 @@ def resolve(
     folder: for files that uv reads and writes. constraints: also `name @ file:///...` for packages
     that are to be taken from there and left out of the answer. indexes: None means no index and no
     network, `find_links` alone. kept: (name, version) preferred where they still fit.
-    exclude_newer: a date; what was uploaded later does not exist. wheels_only: packages of which no
-    sdist may be chosen; None means none of any package.
+    exclude_newer: a moment; what was uploaded later does not exist. wheels_only: packages of which
+    no sdist may be chosen; None means none of any package.
     Raises ResolutionError with uv's reasons, DownloadError when an index cannot be reached.
     """
     asked, limits = folder / "asked.txt", folder / "limits.txt"

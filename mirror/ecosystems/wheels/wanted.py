@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from mirror.core.target import Target
 from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import reading
 from mirror.ecosystems.wheels.indexes import Indexes
+from mirror.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Wanted:
 
     lines: requirements on packages of an index. places: packages that are somewhere else.
     constraints: lines on versions, for whatever needs the package. hashes: by name, those of which
-    the wheel must have one. exclude_newer: a date; what was uploaded later does not exist.
+    the wheel must have one. exclude_newer: a moment (UTC, ISO 8601): what was uploaded later does
+    not exist.
     build: packages that may be built for the builder's own platform; sdists: whether one without a
     wheel may be built into one for any platform, but for those of wheels_only.
     """
@@ -62,11 +65,20 @@ class Wanted:
             target=context.target,
             indexes=indexes,
             resolver=section.resolver,
-            exclude_newer=section.exclude_newer,
+            exclude_newer=_end(section.exclude_newer) if section.exclude_newer else None,
             sdists=section.sdists == "pure" and ":all:" not in found.wheels_only,
             wheels_only=found.wheels_only,
             build=frozenset(canonicalize_name(name) for name in section.build),
         )
+
+
+def _end(day: str) -> str:
+    """The end of a day, by UTC: the same moment on every builder. Raises UsageError for no day."""
+    try:
+        after = datetime.date.fromisoformat(day) + datetime.timedelta(days=1)
+    except ValueError:
+        raise UsageError(f"wheels.exclude-newer: {day} is no date") from None
+    return f"{after}T00:00:00Z"
 
 
 def read(section: WheelsSection, context: Context) -> Requirements:
