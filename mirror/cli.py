@@ -71,7 +71,7 @@ def _command(function: Callable[..., int | None]) -> click.Command:
     command = cli.command(name=function.__name__.rstrip("_"))(run)
     command.params += [
         click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout."),
-        click.Option(["-q", "--quiet"], is_flag=True, help="Say only what went wrong."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="No progress: results and errors only."),
         click.Option(["-v", "--verbose"], is_flag=True, help="Say more."),
     ]
     return command

@@ -139,6 +139,25 @@ def test_plain_pip_installs_from_the_unpacked_bundle(demo_bundle: Demo, tmp_path
     subprocess.run([python, "-c", "import tokenizers, safetensors"], check=True)
 
 
+def test_pip_sync_takes_the_same_file(demo_bundle: Demo, tmp_path: Path) -> None:
+    subprocess.run(["tar", "-xzf", demo_bundle.bundle, "-C", tmp_path], check=True)
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
+    environment["PIP_CONFIG_FILE"] = os.devnull
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "piptools", "sync", "--python-executable", python),
+            *("--no-index", "--find-links", "wheels", "--pip-args", "--no-deps"),
+            "requirements.txt",
+        ],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+    )
+    subprocess.run([python, "-c", "import tokenizers, safetensors"], check=True)
+
+
 def test_the_environment_has_what_the_lock_names(demo: Demo) -> None:
     code = (
         "import importlib.metadata as m, sys\n"

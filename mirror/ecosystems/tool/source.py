@@ -13,7 +13,9 @@ from pathlib import Path
 
 import mirror
 from mirror.core.artifact import Artifact
+from mirror.core.compat import version
 from mirror.core.manifest import Manifest
+from mirror.core.target import Target
 from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import source as wheels
 from mirror.ecosystems.wheels.indexes import Indexes
@@ -28,7 +30,7 @@ _DISTRIBUTION = "airgap-mirror"
 
 def inputs(section: Manifest, context: Context) -> Mapping[str, str]:
     """What this version of mirror needs on a server."""
-    return {"tool": " ".join(_requirements(section))}
+    return {"tool": " ".join(_requirements(section, context.target))}
 
 
 def resolve(section: Manifest, context: Context) -> list[Artifact]:
@@ -85,9 +87,9 @@ def own_wheel() -> bytes:
     return buffer.getvalue()
 
 
-def _requirements(manifest: Manifest) -> list[str]:
+def _requirements(manifest: Manifest, target: Target) -> list[str]:
     """What mirror imports on the server; docs/adr says why so little."""
-    needed = ["click>=8.1", "tqdm>=4.66", "pip>=23"]
+    needed = ["click>=8.1", "tqdm>=4.66", _pip(target)]
     if manifest.wheels and manifest.wheels.installer == "uv":
         needed.append("uv>=0.11")
     if manifest.conda:
@@ -96,9 +98,15 @@ def _requirements(manifest: Manifest) -> list[str]:
     return needed
 
 
+def _pip(target: Target) -> str:
+    """pip goes into the project's environment, whose Python may be older than the tool's."""
+    old = version(target.python) < version(_PYTHON)
+    return "pip>=23,<26" if old else "pip>=23"
+
+
 def _wanted(manifest: Manifest, context: Context) -> Wanted:
     return Wanted(
-        lines=tuple(_requirements(manifest)),
+        lines=tuple(_requirements(manifest, context.target)),
         target=replace(context.target, python=_PYTHON, provided=()),
         indexes=Indexes(Indexes.of(manifest.wheels, context.target).default),
     )

@@ -1,0 +1,75 @@
+"""What a bench is made of: rows, and which of them are set against each other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One piece of work, in a scratch folder that is empty when it begins.
+
+    ready: done before it, not timed. scale: its seconds are multiplied by this. often: in every
+    round. size: bytes that it handles, for a rate; 0 for none.
+    """
+
+    name: str
+    work: Callable[[], None]
+    ready: Callable[[], None] = lambda: None
+    scale: int = 1
+    often: bool = True
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two rows, and the aim: seconds of `ours` over seconds of `theirs`, at most."""
+
+    ours: str
+    theirs: str
+    aim: float | None
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A row that stands alone, and the aim: its seconds, at most."""
+
+    ours: str
+    aim: float
+
+
+class Group(Protocol):
+    """Rows that share what they work with: made in a folder of their own by the constructor.
+
+    index: whether a package index is needed.
+    """
+
+    name: str
+    index: bool
+    aims: Sequence[Compared | Limited]
+
+    def __init__(self, folder: Path, scratch: Path, size: int) -> None: ...
+
+    def rows(self) -> list[Row]:
+        """In the order in which they run."""
+        ...
+
+
+def run(*command: str | Path, folder: Path, variables: dict[str, str] | None = None) -> None:
+    """Run a program to its end. Raises CalledProcessError, with what it said, when it fails."""
+    subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(variables or {})},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+    )
