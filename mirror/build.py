@@ -16,6 +16,7 @@ import mirror
 from mirror.bundle import layout, writer
 from mirror.core import index as indexes
 from mirror.core import lock as locks
+from mirror.core import paths
 from mirror.core.artifact import Artifact, Json
 from mirror.core.index import Entry, Index
 from mirror.core.lock import Lock
@@ -48,6 +49,7 @@ def lock(
     is fresh, empty for all of them; everything else is kept where it still fits.
     """
     inputs, old = _inputs(project), _read_lock(project)
+    project.context.hashes.save()
     if old and old.inputs == inputs and upgrade is None:
         return old, False
     if check:
@@ -63,6 +65,8 @@ def lock(
         return artifacts
 
     found = [artifact for artifacts in _each(project, resolve) for artifact in artifacts]
+    if wrong := list(paths.problems(artifact.path for artifact in found)):
+        raise UsageError("what the manifest asks for cannot stand in one bundle", problems=wrong)
     fresh = Lock(inputs=inputs, target=context.target, artifacts=tuple(found))
     context.hashes.save()
     if old and old.to_bytes() == fresh.to_bytes():
@@ -78,6 +82,8 @@ def lock(
 
 def build(project: Project, output: Path | None) -> Built:
     """The project's bundle: locked, fetched, proved and packed; nothing of it done twice."""
+    if output is not None:
+        _refuse_output(project, output)
     locked, changed = lock(project)
     if not changed:
         project.context.progress.step(f"the lock is fresh: {summary(locked.artifacts)}")
@@ -95,6 +101,17 @@ def build(project: Project, output: Path | None) -> Built:
     )
     _note_built(project, index, target)
     return Built(target, index, size, changed=True)
+
+
+def _refuse_output(project: Project, output: Path) -> None:
+    """Raises UsageError rather than write over what is no bundle."""
+    ours = (project.path, project.lock_path)
+    if output.is_dir() or any(output.absolute() == path.absolute() for path in ours):
+        raise UsageError(f"a bundle cannot be written to {output}")
+    if output.is_file() and output.stat().st_size:
+        with open(output, "rb") as file:
+            if file.read(2) != b"\x1f\x8b":
+                raise UsageError(f"{output} is there, and is no bundle; it is not written over")
 
 
 def summary(artifacts: Sequence[Artifact]) -> str:

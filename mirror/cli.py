@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import signal
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mirror
-from mirror.errors import MachineError, MirrorError, UsageError
+from mirror.errors import Interrupted, MachineError, MirrorError, UsageError
 
 if TYPE_CHECKING:
     from mirror.console import Console
@@ -41,9 +42,10 @@ def cli() -> None:
                               mirror verify --gpus 4
 
     \b
-    Exit codes: 0 done, 1 a bug in mirror, 2 usage or manifest, 3 nothing satisfies the
-    requirements, 4 download, 5 bundle damaged, 6 not trusted, 7 does not fit this target,
-    8 the machine refuses, 9 verification failed, 130 interrupted.
+    Exit codes: 0 done, 1 a bug in mirror, 2 usage or manifest,
+    3 nothing satisfies the requirements, 4 download, 5 bundle damaged,
+    6 not trusted, 7 does not fit this target, 8 the machine refuses,
+    9 verification failed, 130 interrupted.
     """
 
 
@@ -63,8 +65,7 @@ def _command(function: Callable[..., int | None]) -> click.Command:
         except BrokenPipeError:
             raise
         except OSError as error:
-            what = f"{error.filename}: " if error.filename else ""
-            console.error(MachineError(f"{what}{error.strerror or error}"))
+            console.error(_refused(error))
             code = MachineError.exit_code
         sys.exit(code)
 
@@ -75,6 +76,17 @@ def _command(function: Callable[..., int | None]) -> click.Command:
         click.Option(["-v", "--verbose"], is_flag=True, help="Say more."),
     ]
     return command
+
+
+def _refused(error: OSError) -> MachineError:
+    """What the machine did not let us do."""
+    what = f"{error.filename}: " if error.filename else ""
+    hint = None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "Make room, or choose another place: --root DIR on a server, MIRROR_CACHE here."
+    elif error.errno in (errno.EACCES, errno.EROFS):
+        hint = "Choose another place: --root DIR on a server, MIRROR_CACHE for what is kept here."
+    return MachineError(f"{what}{error.strerror or error}", hint=hint)
 
 
 _manifest = click.argument("manifest", required=False, type=click.Path(path_type=Path))
@@ -99,6 +111,8 @@ def lock(
     from mirror import project as projects
 
     project = projects.open_project(manifest or projects.find_manifest(Path()), console)
+    if check + upgrade + bool(upgrade_package) > 1:
+        raise UsageError("--check, --upgrade and --upgrade-package each stand alone")
     moving = () if upgrade else upgrade_package or None
     locked, changed = use.lock(project, check=check, upgrade=moving)
     state = "written" if changed else "fresh"
@@ -124,6 +138,8 @@ def build(console: Console, manifest: Path | None, output: Path | None) -> None:
     from mirror import project as projects
     from mirror.core.text import counted, human_size
 
+    if output is not None and str(output) in (".", "-"):
+        raise UsageError("--output names the file to write")
     project = projects.open_project(manifest or projects.find_manifest(Path()), console)
     built = use.build(project, output)
     digest, count = built.index.digest, len(built.index.shipped)
@@ -297,7 +313,7 @@ def rollback(console: Console, number: int | None, root: Path | None) -> None:
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; else stdout.")
 def probe(console: Console, env: Path | None, output: Path | None) -> None:
-    """Write down what this machine has, for `target: {inventory: FILE}` in a manifest."""
+    """Write down what this machine has, for a manifest's target."""
     import json
 
     from mirror import probe as use
@@ -332,15 +348,23 @@ def verify(console: Console, root: Path | None, gpus: int | None, report: Path |
     return 9 if found.verdict == "fail" else 0
 
 
-@_command
+@cli.command(context_settings={"allow_interspersed_args": False})
 @_root
 @click.option("--gpus", type=click.IntRange(1), help="Show the command only so many GPUs.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(console: Console, root: Path | None, gpus: int | None, command: tuple[str, ...]) -> int:
-    """Run COMMAND in the environment in use, with the settings that verify found."""
-    from mirror import run as use
+def run(root: Path | None, gpus: int | None, command: tuple[str, ...]) -> None:
+    """Run COMMAND, and what follows it, in the environment in use.
 
-    return use.run(_open_root(root), gpus=gpus, command=command)
+    With the launch settings that verify found. Its output and exit code are passed on.
+    """
+    from mirror import run as use
+    from mirror.console import Console
+
+    try:
+        sys.exit(use.run(_open_root(root), gpus=gpus, command=command))
+    except MirrorError as error:
+        Console().error(error)
+        sys.exit(error.exit_code)
 
 
 def _open_root(path: Path | None) -> Root:
@@ -351,30 +375,44 @@ def _open_root(path: Path | None) -> Root:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends as Ctrl-C does: what was begun is cleaned up."""
+    """SIGTERM and SIGHUP end as Ctrl-C does: what was begun is cleaned up."""
     raise KeyboardInterrupt
+
+
+def _say(error: MirrorError) -> None:
+    """An error that no command could say: in JSON when the command line asks for that."""
+    from mirror.console import Console
+
+    Console(as_json="--json" in sys.argv[1:]).error(error)
 
 
 def main() -> None:
     """Run the command line and exit."""
     signal.signal(signal.SIGTERM, _end)
+    # Under nohup it is ignored, and stays so.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _end)
     try:
         cli.main(prog_name="mirror", standalone_mode=False)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        if "--json" in sys.argv[1:]:
+            _say(UsageError(error.format_message()))
+        else:
+            error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
+        _say(Interrupted("interrupted"))
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output left: nothing is wrong, and nothing more can be said.
         sys.stderr.close()
         sys.exit(0)
-    except Exception:  # noqa: BLE001 -- whatever is left is a bug, and is called one
+    except Exception as error:  # noqa: BLE001 -- whatever is left is a bug, and is called one
         import traceback
 
         click.echo(traceback.format_exc(), err=True)
-        click.echo("This is a bug in mirror; please report it with the lines above.", err=True)
+        hint = "Please report it with the lines above."
+        _say(MirrorError(f"a bug in mirror: {type(error).__name__}: {error}", hint=hint))
         sys.exit(1)

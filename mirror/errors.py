@@ -8,7 +8,8 @@
     ├── TrustError           6  a bundle is not signed by anybody trusted
     ├── TargetError          7  the bundle does not fit this machine
     ├── MachineError         8  the machine refuses: space, permission, busy
-    └── VerifyError          9  verification failed
+    ├── VerifyError          9  verification failed
+    └── Interrupted        130  Ctrl-C, SIGTERM or a closed terminal
 
 The number is the process's exit code. An error says what is wrong and where (`message`), names
 every problem of its kind (`problems`, a line each) and what to do next (`hint`).
@@ -87,9 +88,23 @@ class VerifyError(MirrorError):
     exit_code = 9
 
 
+class Interrupted(MirrorError):  # noqa: N818 -- nothing is wrong
+    """A person or the system ended the program."""
+
+    exit_code = 130
+
+
+#: Which of several errors leads: what has to be mended before the others can be judged.
+_LEADING = (UsageError, DownloadError, TargetError)
+
+
 def together(errors: Sequence[MirrorError]) -> MirrorError:
-    """Several errors of one run as one, of the first one's kind: nobody meets them one a run."""
-    first, *others = errors
+    """Several errors of one run as one: nobody meets them one a run.
+
+    It is of the kind that leads: a wrong manifest, then an index that cannot be read, then a target
+    that does not fit, then the first of the others.
+    """
+    first, *others = sorted(errors, key=_rank)
     if not others:
         return first
     problems = list(first.problems)
@@ -97,3 +112,8 @@ def together(errors: Sequence[MirrorError]) -> MirrorError:
         problems += [error.message, *(f"  {problem}" for problem in error.problems)]
         problems += [f"  {error.hint}"] if error.hint else []
     return type(first)(first.message, problems=problems, hint=first.hint)
+
+
+def _rank(error: MirrorError) -> int:
+    kinds = (rank for rank, kind in enumerate(_LEADING) if isinstance(error, kind))
+    return next(kinds, len(_LEADING))

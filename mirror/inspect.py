@@ -44,7 +44,7 @@ def lines(seen: Seen, *, files: bool) -> list[str]:
     text = [
         f"{index.name} {index.version}",
         f"  target   {index.target or 'any machine'}",
-        *([f"  expects  {', '.join(provided)}"] if provided else []),
+        *([f"  expects  {_shortened(provided)}"] if provided else []),
         f"  size     {human_size(seen.size)}",
         f"  digest   {index.digest}",
         f"  signed   {'yes' if seen.signed else 'no'}",
@@ -75,3 +75,9 @@ def document(seen: Seen) -> Json:
             for a in index.artifacts
         ],
     }
+
+
+def _shortened(provided: tuple[str, ...]) -> str:
+    """The first few, and how many more."""
+    more = len(provided) - 8
+    return ", ".join(provided[:8]) + (f" and {more} more" if more > 0 else "")

@@ -91,8 +91,10 @@ def install(
 
     agree: asked before an existing environment is changed; False ends it there (UsageError).
     Raises BundleError, TrustError, TargetError or MachineError; then `current` is what it was, and
-    nothing of the attempt stays but whole blobs.
+    nothing of the attempt stays in the root but whole blobs. Into an environment that was there
+    before, an attempt that fails may have installed some of it.
     """
+    os.umask(0o022)  # what is installed is for every user of the machine
     with Reader.open(bundle) as reader:
         plan = _consider(reader, root, wish, progress)
         index = plan.index
@@ -113,6 +115,9 @@ def install(
             try:
                 _deploy(plan, root, generation, progress)
                 root.finish(generation, index)
+            except MachineError as error:
+                root.discard(generation)
+                raise _with_record(error, plan, root, generation) from None
             except BaseException:
                 root.discard(generation)
                 raise
@@ -162,6 +167,11 @@ def make_plan(index: Index, root: Root, wish: Wish) -> Plan:
         )
     target = index.target
     interpreter, chosen, changes = None, None, None
+    if not target and wish != Wish():
+        raise UsageError(
+            "the bundle has no use for an environment: it holds neither wheels nor conda packages",
+            hint="Leave out --python, --over and --into.",
+        )
     if target and wish.into:
         changes = _into(index, wish.into)
     elif target:
@@ -186,18 +196,30 @@ def _into(index: Index, into: Path) -> environment.Changes:
     """What an existing environment would become. Raises TargetError when it does not fit."""
     target = index.target
     assert target is not None  # noqa: S101 -- only such a bundle has use for an environment
-    found = machine.ask(machine.interpreter_of(into))
+    found = machine.ask(machine.interpreter_of(into), everything=True)
     if found.version != target.python:
         raise TargetError(
             f"the bundle is for Python {target.python}; {into} has Python {found.version}"
         )
+    over = f"Layer over it instead: --over {into}"
     if index.of_kind("conda"):
         raise TargetError(
-            "conda packages are linked only into an environment that mirror makes",
-            hint=f"Layer over {into} instead: --over {into}",
+            "conda packages are linked only into an environment that mirror makes", hint=over
         )
+    if found.managed:
+        raise MachineError(
+            f"{into} belongs to the system's package manager (EXTERNALLY-MANAGED)", hint=over
+        )
+    closed = [p for p in found.site_folders[:1] if not os.access(p, os.W_OK)]
+    if closed:
+        raise MachineError(f"{closed[0]} cannot be written", hint=over)
     environment.choose_over(target.provided, into)
-    return environment.changes(into, index.of_kind("wheels"))
+    changes = environment.changes(found, index.of_kind("wheels"))
+    if changes.broken:
+        raise TargetError(
+            f"installing into {into} would break what is there", problems=changes.broken, hint=over
+        )
+    return changes
 
 
 def rollback(root: Root, number: int | None) -> Generation:
@@ -205,9 +227,8 @@ def rollback(root: Root, number: int | None) -> Generation:
 
     Raises MachineError when there is none.
     """
-    root.prepare()
+    current = root.current()
     with root.locked():
-        current = root.current()
         known = {g.number: g for g in root.generations()}
         if number is None:
             number = max((n for n in known if n < current.number), default=None)
@@ -221,6 +242,14 @@ def rollback(root: Root, number: int | None) -> Generation:
                 f"{root.path} has no generation {number}",
                 problems=[f"it has {', '.join(map(str, known))}"],
             )
+        for generation in (current, known[number]):
+            if into := environment.adopted(generation):
+                raise MachineError(
+                    f"generation {generation.number} was installed into {into}, which has only"
+                    " its present state",
+                    hint=f"What it held before is in {root.logs}/before-*.txt; install the bundle"
+                    " of the state that you want again.",
+                )
         root.commit(known[number])
         return known[number]
 
@@ -276,17 +305,36 @@ def _keep_record(
     changes: environment.Changes, root: Root, generation: Generation, progress: Progress
 ) -> None:
     """Write down what the environment held, to be able to go back by hand."""
-    record = root.logs / f"before-{generation.path.name}.txt"
+    record = _record(root, generation)
     atomic.write(record, "".join(f"{line}\n" for line in changes.before).encode())
     progress.step(f"what the environment held is in {record}")
+
+
+def _record(root: Root, generation: Generation) -> Path:
+    return root.logs / f"before-{generation.path.name}.txt"
 
 
 def _current(root: Root) -> Generation | None:
     return root.current() if root.current_number() is not None else None
 
 
+def _with_record(
+    error: MachineError, plan: Plan, root: Root, generation: Generation
+) -> MachineError:
+    """The error, and where to read what a half-changed environment held."""
+    if plan.into is None:
+        return error
+    return MachineError(
+        error.message,
+        problems=error.problems,
+        hint=f"{plan.into} may be changed in part; what it held is in {_record(root, generation)}.",
+    )
+
+
 def _same_layer(generation: Generation, plan: Plan) -> bool:
     """Whether the generation's environment is related to others as the plan would have it."""
+    if plan.changes and (plan.changes.added or plan.changes.changed):
+        return False
     over = plan.over.prefix if plan.over else None
     related = environment.layered_over(generation), environment.adopted(generation)
     return related == (over, plan.into)

@@ -23,22 +23,27 @@ _PLATFORMS = {
 }
 # Asked of an interpreter in isolated mode: no variable and no folder changes the answer.
 _QUESTION = """
-import importlib.metadata, json, site, sys
+import importlib.metadata, json, os, sys, sysconfig
 def version(name):
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 packages = {name: version(name) for name in sys.argv[1:] if name != "*"}
+requires = {}
 if "*" in sys.argv:
     for found in importlib.metadata.distributions():
-        if found.metadata["Name"]:  # the first on the path is the one that imports
-            packages.setdefault(found.metadata["Name"], found.version)
+        name = found.metadata["Name"]
+        if name and name not in packages:  # the first on the path is the one that imports
+            packages[name] = found.version
+            requires[name] = found.requires or []
+marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
 folders = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
 print(json.dumps({
     "version": "%d.%d" % sys.version_info[:2], "prefix": sys.prefix,
     "base": sys.base_prefix, "folders": folders,
-    "packages": packages,
+    "packages": packages, "requires": requires,
+    "managed": sys.prefix == sys.base_prefix and os.path.exists(marker),
 }))
 """
 
@@ -49,6 +54,8 @@ class Interpreter:
 
     version: "3.11". prefix: of its environment. site_folders: where it finds packages.
     packages: version of each package asked for, None where it is not installed.
+    requires: what each needs, as requirement specifiers, when everything was asked for.
+    managed: whether the system's own package manager says that nobody else may install there.
     """
 
     path: Path
@@ -57,6 +64,8 @@ class Interpreter:
     base_prefix: Path
     site_folders: tuple[str, ...]
     packages: dict[str, str | None]
+    requires: dict[str, list[str]]
+    managed: bool
 
 
 def this_platform() -> str:
@@ -103,6 +112,8 @@ def ask(python: Path, packages: Sequence[str] = (), *, everything: bool = False)
         base_prefix=Path(answer["base"]),
         site_folders=tuple(answer["folders"]),
         packages=answer["packages"],
+        requires=answer["requires"],
+        managed=answer["managed"],
     )
 
 

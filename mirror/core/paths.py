@@ -16,6 +16,11 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def masked(text: str) -> str:
+    """`text` without the users and passwords of the addresses in it, for messages."""
+    return re.sub(r"://[^/\s]+@", "://", text)
+
+
 def problem(path: str) -> str | None:
     """Why `path` may not stand in a bundle, or None when it may."""
     if not path:

@@ -59,6 +59,7 @@ def parse(data: bytes, source: str) -> Manifest:
     plain = _plain(node, (), places, mistakes, ())
     try:
         manifest = Manifest.model_validate(plain)
+        mistakes += _unfitting(manifest, places)
     except ValidationError as error:
         mistakes += _explained(error, places)
     if mistakes:
@@ -66,6 +67,26 @@ def parse(data: bytes, source: str) -> Manifest:
         lines = [f"{source}:{at[0]}:{at[1]}: {text}" for at, text in sorted(mistakes)]
         raise UsageError(f"the manifest {source} has {count}", problems=lines)
     return manifest
+
+
+def _unfitting(
+    manifest: Manifest, places: dict[tuple[str | int, ...], tuple[int, int]]
+) -> Iterator[tuple[tuple[int, int], str]]:
+    """What is right by itself and wrong beside the rest."""
+    if not (manifest.wheels or manifest.conda or manifest.models or manifest.files):
+        yield (1, 1), "it asks for nothing: list wheels, conda, models or files"
+    models = [
+        item if isinstance(item, str) else item.name if isinstance(item, LocalModel) else item.repo
+        for item in manifest.models
+    ]
+    wanted = manifest.verify.model
+    if wanted and wanted not in models:
+        near = difflib.get_close_matches(wanted, models, 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        yield (
+            _where(places, ("verify", "model")),
+            f"verify.model: {wanted} is not among the models{meant}",
+        )
 
 
 def _plain(

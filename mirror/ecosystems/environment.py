@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,13 @@ _LAYER = "mirror-over.pth"
 class Changes:
     """What installing a bundle into an existing environment does to it. Nothing is removed.
 
-    added: "name version". changed: "name old -> new". before: all that was there, "name==version".
+    added: "name version". changed: "name old -> new". broken: what is there and would not work any
+    more, with the reason. before: all that was there, "name==version".
     """
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
+    broken: tuple[str, ...]
     before: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -37,19 +39,48 @@ class Changes:
         return [*rows, "  remove   nothing"]
 
 
-def changes(into: Path, artifacts: Sequence[Artifact]) -> Changes:
-    """What these wheels, installed into the environment `into`, would change there."""
-    found = machine.ask(machine.interpreter_of(into), everything=True).packages
-    have = {canonical(name): version or "" for name, version in found.items()}
-    added, changed = [], []
-    for artifact in artifacts:
-        name, version = canonical(artifact.text("name")), artifact.text("version")
-        if name and name not in have:
-            added.append(f"{name} {version}")
-        elif name and have[name] != version:
-            changed.append(f"{name} {have[name]} -> {version}")
-    before = sorted(f"{name}=={version}" for name, version in have.items())
-    return Changes(tuple(added), tuple(changed), tuple(before))
+def changes(into: machine.Interpreter, artifacts: Sequence[Artifact]) -> Changes:
+    """What these wheels, installed into an environment, would change there.
+
+    into: its interpreter, asked for everything.
+    """
+    have = {canonical(name): version or "" for name, version in into.packages.items()}
+    new = {canonical(a.text("name")): a.text("version") for a in artifacts if a.text("name")}
+    return Changes(
+        added=tuple(f"{name} {new[name]}" for name in sorted(new.keys() - have.keys())),
+        changed=tuple(
+            f"{name} {have[name]} -> {new[name]}"
+            for name in sorted(new.keys() & have.keys())
+            if have[name] != new[name]
+        ),
+        broken=tuple(_broken(into, have, new)),
+        before=tuple(sorted(f"{name}=={version}" for name, version in have.items())),
+    )
+
+
+def _broken(
+    into: machine.Interpreter, have: Mapping[str, str], new: Mapping[str, str]
+) -> Iterator[str]:
+    """Packages that stay, and that need another version of one which is changed."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    python = {"python_version": into.version, "python_full_version": f"{into.version}.0"}
+    for package, lines in sorted(into.requires.items()):
+        if canonical(package) in new:
+            continue
+        for line in lines:
+            try:
+                needed = Requirement(line)
+            except InvalidRequirement:
+                continue
+            name = canonical(needed.name)
+            if needed.marker and not needed.marker.evaluate({**python, "extra": ""}):
+                continue
+            if name in have and name in new and have[name] != new[name]:
+                fine = needed.specifier.contains(new[name], prereleases=True)
+                if not fine and needed.specifier.contains(have[name], prereleases=True):
+                    version = have[canonical(package)]
+                    yield f"{package} {version} needs {needed}; the bundle brings {new[name]}"
 
 
 def canonical(name: str) -> str:
@@ -82,9 +113,11 @@ def choose_over(provided: Sequence[str], asked: Path | None) -> machine.Interpre
         wrong = list(_missing(provided, found))
         if not wrong:
             return found
-        refused.append(f"{prefix}: {'; '.join(wrong)}")
+        more = [f"and {len(wrong) - 10} more"] if wrong[10:] else []
+        refused.append(f"{prefix}: {'; '.join([*wrong[:10], *more])}")
+    expected = ", ".join(provided[:5]) + (f" and {len(provided) - 5} more" if provided[5:] else "")
     raise TargetError(
-        f"the bundle expects {', '.join(provided)} on this machine",
+        f"the bundle expects {expected} on this machine",
         problems=refused,
         hint="Name the environment that has it: --over ENV",
     )

@@ -99,7 +99,14 @@ class Generation:
             data = self.index_file.read_bytes()
         except OSError as error:
             raise BundleError(f"{self.index_file} cannot be read: {error.strerror}") from None
-        return indexes.parse(data)
+        try:
+            return indexes.parse(data)
+        except BundleError as error:
+            raise BundleError(
+                f"{self.index_file}: {error.message}",
+                problems=error.problems,
+                hint="Install the bundle again; older generations are in `mirror list`.",
+            ) from None
 
 
 class Root:
@@ -210,7 +217,11 @@ class Root:
 
 def remove_tree(path: Path) -> None:
     """Remove a folder and all below it, read-only folders too; nothing when it is not there."""
-    if path.is_dir() and not path.is_symlink():
+    if not path.is_dir() or path.is_symlink():
+        return
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
         for folder, _, _ in os.walk(path):
             os.chmod(folder, 0o755)
         shutil.rmtree(path)

@@ -127,13 +127,14 @@ class _Course:
 
     def _models(self) -> Iterable[Check]:
         self._need("store")
-        if not self.subject.models:
+        if not self.subject.models and not self.subject.named_model:
             raise _Skip("the bundle brought no models")
         return models.check(self.subject, self.subject.python)
 
     def _train_single(self) -> Iterable[Check]:
         self._need("store")
         self._need("host", "gpus")
+        self._need("models", models.NAMED)
         if self.subject.python is None or self.stack is None:
             reason = "there is no environment with a working torch and accelerate"
             if self.subject.gpus is None:

@@ -67,10 +67,16 @@ class Subject:
         return found
 
     @property
-    def model(self) -> Path | None:
-        """The folder of the model to train: the one that the manifest names, else the first."""
+    def named_model(self) -> str | None:
+        """The id of the model to train, as the manifest says it; the bundle may lack it."""
         named = self.index.verify.get("model")
-        names = list(self.models)
-        if isinstance(named, str) and named in names:
-            return self.generation.models / named
-        return self.generation.models / names[0] if names and not named else None
+        return named if isinstance(named, str) and named else None
+
+    @property
+    def model(self) -> Path | None:
+        """The folder of the model to train: the one that the manifest names, else the first.
+
+        None when the bundle does not carry it, or carries none.
+        """
+        name = self.named_model or next(iter(self.models), None)
+        return self.generation.models / name if name in self.models else None

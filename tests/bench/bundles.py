@@ -12,19 +12,18 @@ from mirror.core.artifact import Artifact
 from mirror.core.index import Entry, Index
 from mirror.core.progress import Quiet
 from mirror.store.blobs import Blobs, hash_file
-from tests.bench.rows import Compared, Row
+from tests.bench.rows import Compared, Group, Row
 
 MEGABYTE = 1_000_000
 
 
-class Bundles:
+class Bundles(Group):
     """Random files of `size` bytes together: 4 of an eighth, 20 of an 80th, 200 of an 800th.
 
     Takes four times `size` on the disk.
     """
 
     name = "bundles"
-    index = False
     aims = (
         Compared("pack", "cat", 1.5),
         Compared("pack", "tar -cf", 1.0),
@@ -56,7 +55,7 @@ class Bundles:
         writer.pack_file(self.content, b"", self.locate, self.bundle, Quiet())
 
     def rows(self) -> list[Row]:
-        """Those that sync and those that do not are named so: a disk may cost more than the work."""
+        """Where it is named so, synced: a disk may cost more than the work."""
         return [
             Row("pack", self.pack, size=self.size),
             Row("pack, synced", self.pack_file, size=self.size),

@@ -17,7 +17,7 @@ from mirror.ecosystems.wheels import running
 from mirror.ecosystems.wheels.wanted import workplace
 from mirror.store.blobs import Blobs, place
 from mirror.store.generations import Generation
-from tests.bench.rows import REPOSITORY, Compared, Limited, Row, run
+from tests.bench.rows import REPOSITORY, Compared, Group, Limited, Row, run
 
 #: A project of the usual kind, for a server that has torch.
 PROVIDED = "torch==2.8.0"
@@ -27,7 +27,7 @@ PROJECT_TARGET = Target(python="3.10", platform="linux-x86_64", glibc="2.28", pr
 NOTEBOOK = ("ipykernel", "nbconvert", "pandas")
 
 
-class Resolve:
+class Resolve(Group):
     """`mirror lock --upgrade`, the whole program with warm caches, against bare uv.
 
     uv resolves the same set for the same target: torch is the stub that stands for it in mirror's
@@ -82,7 +82,7 @@ class Resolve:
         )
 
 
-class Environment:
+class Environment(Group):
     """Wheels into a fresh virtual environment, hashes required, against uv and pip by themselves.
 
     mirror's is what `mirror install` does with the wheels when their blobs are in the root. To make
@@ -123,11 +123,11 @@ class Environment:
         return Site(self.index_of_bundle, self.blobs, generation, Path(sys.executable), Quiet())
 
     def rows(self) -> list[Row]:
-        """pip runs once: it takes long."""
+        """The environment is made before the time runs."""
         return [
             Row("mirror, wheels", self.deploy, ready=self.begin),
             Row("uv pip sync", self.sync, ready=self.venv),
-            Row("pip install", self.pip, ready=self.venv_with_pip, often=False),
+            Row("pip install", self.pip, ready=self.venv_with_pip),
         ]
 
     def begin(self) -> None:
@@ -161,7 +161,7 @@ class Environment:
         )
 
 
-class Again:
+class Again(Group):
     """`mirror build` of the demo manifest when nothing changed since: the whole program."""
 
     name = "again"

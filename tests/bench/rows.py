@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -45,21 +46,22 @@ class Limited:
     aim: float
 
 
-class Group(Protocol):
+class Group(ABC):
     """Rows that share what they work with: made in a folder of their own by the constructor.
 
     index: whether a package index is needed.
     """
 
-    name: str
-    index: bool
-    aims: Sequence[Compared | Limited]
+    name: ClassVar[str]
+    index: ClassVar[bool] = False
+    aims: ClassVar[Sequence[Compared | Limited]]
 
+    @abstractmethod
     def __init__(self, folder: Path, scratch: Path, size: int) -> None: ...
 
+    @abstractmethod
     def rows(self) -> list[Row]:
         """In the order in which they run."""
-        ...
 
 
 def run(*command: str | Path, folder: Path, variables: dict[str, str] | None = None) -> None:

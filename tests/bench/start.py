@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.bench.rows import Compared, Row, run
+from tests.bench.rows import Compared, Group, Row, run
 
 
-class Start:
+class Start(Group):
     """The help, against the import of what draws it."""
 
     name = "start"
-    index = False
     aims = (Compared("mirror --help", "import click", 1.5),)
 
     def __init__(self, folder: Path, scratch: Path, size: int) -> None:

@@ -178,3 +178,64 @@ def test_an_interrupted_install_leaves_the_old_state(
     assert not (root / "current").exists()
     mirror("install", demo_bundle.bundle, "--root", root)
     assert (root / "current" / "index.json").exists()
+
+
+def test_a_root_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    mirror("rollback", "--root", tmp_path / "typo", code=8)
+    assert not (tmp_path / "typo").exists()
+
+
+def test_what_is_no_bundle_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    manifest = project(tmp_path, "files: [{path: a.txt, to: a.txt}]\n")
+    text = manifest.read_bytes()
+    for name in ("mirror.yaml", "a.txt", ".", "-", ""):
+        mirror("build", "-o", name, cwd=tmp_path, code=2)
+    assert manifest.read_bytes() == text
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "a"
+
+
+def test_names_that_clash_are_a_mistake_of_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    project(tmp_path, "files: [{path: a.txt, to: X}, {path: a.txt, to: x}]\n")
+    assert "one file on some systems" in mirror("build", cwd=tmp_path, code=2).stderr
+    assert not (tmp_path / "mirror.lock.toml").exists()
+
+
+def test_a_model_to_verify_that_is_not_carried(tmp_path: Path) -> None:
+    project(tmp_path, "models: [org/name]\nverify: {model: org/nome}\n")
+    said = mirror("build", cwd=tmp_path, code=2).stderr
+    assert "mirror.yaml:4:10: verify.model: org/nome is not among the models" in said
+    assert "did you mean org/name?" in said
+    project(tmp_path, "")
+    assert "asks for nothing" in mirror("build", cwd=tmp_path, code=2).stderr
+
+
+def test_options_that_exclude_each_other(tmp_path: Path) -> None:
+    project(tmp_path, "models: [org/name]\n")
+    mirror("lock", "--check", "--upgrade", cwd=tmp_path, code=2)
+    mirror("lock", "--upgrade", "-P", "x", cwd=tmp_path, code=2)
+
+
+def test_an_environment_for_a_bundle_that_has_no_use_for_one(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    project(tmp_path, "files: [{path: a.txt, to: a.txt}]\n")
+    mirror("build", "-o", "b.tar.gz", cwd=tmp_path)
+    mirror("install", "b.tar.gz", "--root", "r", "--over", "/nope", cwd=tmp_path, code=2)
+    assert not (tmp_path / "r").exists()
+
+
+def test_usage_errors_in_json(tmp_path: Path) -> None:
+    done = mirror("build", "--nonsense", "--json", cwd=tmp_path, code=2)
+    assert json.loads(done.stdout)["error"]["exit_code"] == 2
+
+
+def test_local_files_are_hashed_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    project(tmp_path, "files: [{path: a.txt, to: a.txt}]\n")
+    cache = {"MIRROR_CACHE": str(tmp_path / "cache")}
+    mirror("build", "-o", "b.tar.gz", cwd=tmp_path, environment=cache)
+    os.utime(tmp_path / "a.txt", (1, 1))
+    before = (tmp_path / "cache" / "local.json").read_bytes()
+    mirror("build", "-o", "b.tar.gz", cwd=tmp_path, environment=cache)
+    assert (tmp_path / "cache" / "local.json").read_bytes() != before

@@ -15,6 +15,7 @@ import pytest
 from mirror import machine
 from tests.e2e.conftest import mirror, mirror_json
 
+_UV = [sys.executable, "-m", "uv", "pip"]
 HERE = machine.this_python()
 
 
@@ -90,7 +91,44 @@ def test_into_an_environment_shows_the_plan_and_asks(project: Path) -> None:
     [record] = (project / "root/log").glob("before-000002.txt")
     assert "six==1.16.0" in record.read_text(encoding="utf-8")
     assert str(record) in done.stderr
+    assert "pip" not in versions(env / "bin/python")  # nothing but what was shown
     mirror("verify", "--root", "root", cwd=project)
+    refused = mirror("rollback", "--root", "root", cwd=project, code=8).stderr
+    assert "before-" in refused
+    subprocess.run([*_UV, "uninstall", "--python", env / "bin/python", "six"], check=True)
+    again = mirror_json(
+        *("install", "c.tar.gz", "--root", "root", "--into", env, "--yes"), cwd=project
+    )
+    assert again["changed"] is True
+    assert versions(env / "bin/python")["six"] == "1.17.0"
+
+
+def test_into_an_environment_that_would_break_is_refused(project: Path) -> None:
+    env = project / "env"
+    venv.create(env, with_pip=False)
+    subprocess.run([*_UV, "install", "--python", env / "bin/python", "requests==2.31"], check=True)
+    before = versions(env / "bin/python")
+    write(project, "{requirements: ['urllib3==1.20']}")
+    mirror("build", "-o", "b.tar.gz", cwd=project)
+    said = mirror("install", "b.tar.gz", "--root", "r", "--into", env, "--yes", cwd=project, code=7)
+    assert "requests 2.31.0 needs urllib3" in said.stderr
+    assert versions(env / "bin/python") == before
+
+
+def test_what_is_installed_is_for_every_user(project: Path) -> None:
+    write(project, "{requirements: [six]}", rest="files: [{path: mirror.yaml, to: m.yaml}]\n")
+    mirror("build", "-o", "b.tar.gz", cwd=project)
+    before = os.umask(0o077)
+    try:
+        mirror("install", "b.tar.gz", "--root", "root", cwd=project)
+    finally:
+        os.umask(before)
+    for path in (project / "root").rglob("*"):
+        if not path.is_symlink() and path.name != "lock":
+            mode = path.stat().st_mode & 0o777
+            assert mode & 0o444 == 0o444, (path, oct(mode))
+            assert not mode & 0o022, (path, oct(mode))
+            assert not path.is_dir() or mode & 0o111 == 0o111, (path, oct(mode))
 
 
 def test_into_what_does_not_fit(project: Path) -> None:

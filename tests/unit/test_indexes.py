@@ -146,12 +146,48 @@ def test_credentials_are_used_and_not_shown(
         monkeypatch.setenv("UV_INDEX_PRIVATE_PASSWORD", "wrong-secret")
         monkeypatch.setenv("NETRC", os.devnull)
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv2"))
-        with pytest.raises((DownloadError, ResolutionError)) as caught:
+        for call in (
+            lambda: source.resolve(wanted, context),
+            lambda: source.requests(locked, wanted, context),
+        ):
+            with pytest.raises(DownloadError, match=r"the index private .*\n.* 401") as refused:
+                call()
+            assert "wrong-secret" not in str(refused.value)
+            hint = "netrc, or from UV_INDEX_PRIVATE_USERNAME and UV_INDEX_PRIVATE_PASSWORD"
+            assert hint in str(refused.value)
+
+
+@pytest.mark.parametrize("login", ["", "me:wrong-secret@"])
+def test_a_default_index_that_asks_for_a_password(
+    tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch, login: str
+) -> None:
+    folder = shelf(tmp_path, "s")
+    make_wheel(folder, "x", "1")
+    with serve(folder, credentials="me:h@sh") as url:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", url.replace("://", f"://{login}"))
+        with pytest.raises(DownloadError, match=r"the index default .*password") as refused:
+            source.resolve(section("x"), context)
+        said = str(refused.value)
+        assert "401 Unauthorized" in said
+        assert "UV_INDEX_DEFAULT_PASSWORD" in said
+        assert "wrong-secret" not in said
+        assert "requirement" not in said
+        monkeypatch.setenv("UV_DEFAULT_INDEX", url.replace("://", "://me:h%40sh@"))
+        assert names(lock(section("x"), context)) == {"x": ("1", "default")}
+
+
+def test_what_asks_for_a_package_of_an_index_is_called_the_manifest(
+    tmp_path: Path, context: Context
+) -> None:
+    folder = shelf(tmp_path, "s")
+    make_wheel(folder, "x", "1")
+    with serve(folder) as url:
+        wanted = section(
+            "x>2", default=IndexSection(url=url), ours=IndexSection(url=url, only=["x"])
+        )
+        with pytest.raises(ResolutionError, match="the manifest depends on x>2") as caught:
             source.resolve(wanted, context)
-        assert "wrong-secret" not in str(caught.value)
-        with pytest.raises(DownloadError, match="401") as refused:
-            source.requests(locked, wanted, context)
-        assert "wrong-secret" not in str(refused.value)
+    assert "mirror-indexes" not in str(caught.value)
 
 
 def test_an_index_that_the_manifest_lost_is_named(tmp_path: Path, context: Context) -> None:

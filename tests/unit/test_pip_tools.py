@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -159,10 +160,10 @@ def test_files_that_are_there_but_do_not_fit_are_named(shelf: Path, resolve: Res
     )
 
 
-def make_sdist(shelf: Path, name: str, sign: Path) -> Path:
+def make_sdist(shelf: Path, name: str, sign: Path, *, built_with: str = "", code: str = "") -> Path:
     """An sdist of version 1 that leaves a sign when its code is run, which needs `lib`."""
     members = {
-        "pyproject.toml": "[build-system]\nrequires = []\n"
+        "pyproject.toml": f"[build-system]\nrequires = [{built_with}]\n"
         'build-backend = "backend"\nbackend-path = ["."]\n',
         "backend.py": f"""
 import os
@@ -172,7 +173,7 @@ def prepare_metadata_for_build_wheel(directory, settings=None):
     with open(f"{{directory}}/{name}-1.dist-info/METADATA", "w") as file:
         file.write("Metadata-Version: 2.1\\nName: {name}\\nVersion: 1\\nRequires-Dist: lib\\n")
     return "{name}-1.dist-info"
-""",
+{code}""",
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
     }
     path = shelf / f"{name}-1.tar.gz"
@@ -201,6 +202,67 @@ def test_an_sdist_is_chosen_where_it_may_be(tmp_path: Path, shelf: Path, resolve
         assert not (tmp_path / "ran").exists()
         pins = resolve("source", indexes=default(url), wheels_only=["lib"])
     assert [pin.file for pin in pins] == [lib.name, sdist.name]
+
+
+#: A backend's code that gives a wheel, and writes down by which command lines it was started.
+WITNESS = """
+def build_wheel(directory, settings=None, metadata=None):
+    import shutil
+    lines, pid = [], os.getppid()
+    while pid > 1:
+        with open(f"/proc/{{pid}}/cmdline") as file:
+            lines.append(file.read().replace("\\0", " "))
+        with open(f"/proc/{{pid}}/stat") as file:
+            pid = int(file.read().rpartition(")")[2].split()[1])
+    with open({seen!r}, "w") as file:
+        file.write("\\n".join(lines))
+    return os.path.basename(shutil.copy({wheel!r}, directory))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", ["variables", "address"])
+def test_no_command_line_holds_a_password(
+    tmp_path: Path, shelf: Path, resolve: Resolve, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What an sdist is built with is fetched by a pip that pip starts."""
+    seen = tmp_path / "seen"
+    wheel = make_wheel(tmp_path, "tool", "1", requires=["lib"])
+    code = WITNESS.format(seen=str(seen), wheel=str(wheel))
+    make_sdist(shelf, "tool", tmp_path / "tool", code=code)
+    make_sdist(shelf, "source", tmp_path / "ran", built_with="'tool'")
+    make_wheel(shelf, "lib", "1")
+    (tmp_path / "home").write_text("machine 127.0.0.1 login other password old")
+    monkeypatch.setenv("NETRC", str(tmp_path / "home"))
+    with json_index(shelf, credentials="bob@here:h/u\\sh") as url:
+        index = url
+        if how == "variables":
+            monkeypatch.setenv("UV_INDEX_DEFAULT_USERNAME", "bob@here")
+            monkeypatch.setenv("UV_INDEX_DEFAULT_PASSWORD", "h/u\\sh")
+        else:
+            index = url.replace("://", "://bob%40here:h%2Fu%5Csh@")
+        pins = resolve("source", indexes=default(index), wheels_only=[])
+    assert names(pins) == ["lib==1", "source==1"]
+    commands = seen.read_text(encoding="utf-8")
+    assert f"{url} " in commands  # it is pip's own command line that was seen
+    assert "bob" not in commands
+    netrc = tmp_path / "work" / "netrc"
+    assert netrc.stat().st_mode & 0o777 == 0o600
+    assert b"machine 127.0.0.1 login other" in netrc.read_bytes()
+
+
+def test_two_indexes_of_one_host_get_their_own_passwords(
+    tmp_path: Path, shelf: Path, resolve: Resolve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    make_wheel(shelf, "app", "1", requires=["ours"])
+    make_wheel(own, "ours", "1")
+    monkeypatch.setenv("UV_INDEX_OWN_USERNAME", "TOKEN")
+    with serve(shelf, credentials="a:b c") as url, serve(own, credentials="TOKEN:") as private:
+        first = default(url.replace("://", "://a:b%20c@"))
+        named = (Index("own", private, frozenset(["ours"])),)
+        assert names(resolve("app", indexes=replace(first, named=named))) == ["app==1", "ours==1"]
 
 
 def test_what_pip_finds_in_the_environment_changes_nothing(
@@ -251,6 +313,8 @@ def test_a_package_comes_from_its_own_index_and_no_other(
         with pytest.raises(DownloadError, match="401") as caught:
             resolve("app", indexes=replace(default(url), named=(Index("own", private, only),)))
         assert "wrong" not in str(caught.value)
+        assert "the index own" in caught.value.message
+        assert "netrc, or from UV_INDEX_OWN_USERNAME and UV_INDEX_OWN_PASSWORD" in str(caught.value)
 
 
 @contextmanager
@@ -258,23 +322,29 @@ def json_index(
     shelf: Path,
     *,
     broken: str = "",
+    credentials: str = "",
     uploaded: Mapping[str, str] = NOTHING,
     yanked: Mapping[str, str] = NOTHING,
 ) -> Iterator[str]:
     """A PEP 691 index with sizes and metadata (PEP 658), sdists, and not the wheels themselves.
 
-    broken: a project whose page cannot be read. uploaded, yanked: by file, when and why; the others
+    broken: a project whose page cannot be read. credentials: "user:password" to be asked for.
+    uploaded, yanked: by file, when and why; the others
     are from New Year 2026, and good.
     """
+
+    wanted = "Basic " + base64.b64encode(credentials.encode()).decode()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             kind, name = self.path.strip("/").split("/")
-            if name.endswith(".whl.metadata"):
+            if credentials and self.headers.get("Authorization") != wanted:
+                self.send_error(401)
+            elif name.endswith(".whl.metadata"):
                 with zipfile.ZipFile(shelf / name.removesuffix(".metadata")) as wheel:
                     (member,) = (m for m in wheel.namelist() if m.endswith("/METADATA"))
                     self._answer("application/octet-stream", wheel.read(member))
-            elif name.endswith(".tar.gz"):
+            elif name.endswith(".tar.gz") or (credentials and name.endswith(".whl")):
                 self._answer("application/octet-stream", (shelf / name).read_bytes())
             elif kind == "files" or name == broken:
                 self.send_error(500)

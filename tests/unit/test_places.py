@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -20,13 +21,22 @@ from mirror.fetch.http import Fetcher, Request
 from mirror.store.blobs import Blobs
 from tests.index import make_wheel, serve
 
-# A build backend that needs nothing but Python: what is tested is how it is called.
+# A build backend that needs nothing but Python: what is tested is how it is called. As setuptools
+# does, it leaves build/ where it runs, and ships what it finds there.
 BACKEND = """
 import base64, hashlib, os, zipfile
 def get_requires_for_build_wheel(config=None): return []
 def build_wheel(folder, config=None, metadata=None):
     version = open("VERSION").read().strip()
-    files = {"thing.py": open("thing.py").read(), "thing-%s.dist-info/METADATA" % version:
+    os.makedirs("build", exist_ok=True)
+    os.makedirs("thing.egg-info", exist_ok=True)
+    for name in os.listdir("."):
+        if name.startswith("thing") and name.endswith(".py"):
+            open("build/" + name, "w").write(open(name).read())
+            open(name, "a").close()
+            assert os.stat(name).st_mode & 0o200, name + " cannot be written"
+    files = {name: open("build/" + name).read() for name in sorted(os.listdir("build"))}
+    files |= {"thing-%s.dist-info/METADATA" % version:
         "Metadata-Version: 2.1\\nName: thing\\nVersion: %s\\nRequires-Dist: dep\\n" % version,
         "thing-%s.dist-info/WHEEL" % version:
         "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: TAG\\n"}
@@ -100,6 +110,15 @@ def context(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         )
 
 
+def below(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def modules(context: Context, wheel: Artifact) -> set[str]:
+    with ZipFile(context.blobs.path(wheel.sha256)) as archive:
+        return {name for name in archive.namelist() if name.endswith(".py")}
+
+
 def lock(context: Context, *requirements: str) -> dict[str, Artifact]:
     """Resolve, have the bytes, prove; by name."""
     section = WheelsSection(requirements=list(requirements))
@@ -168,7 +187,7 @@ def test_a_subdirectory_and_a_submodule(
     git(outer, "submodule", "--quiet", "add", str(tmp_path / "inner"))
     git(outer, "commit", "--quiet", "-m", "with a submodule")
     locked = lock(context, f"thing @ git+file://{outer}@main#subdirectory=packages/thing")
-    assert locked["thing"].text("place") == "git outer packages/thing"
+    assert locked["thing"].text("place") == "git thing @ outer packages/thing"
 
 
 def test_a_repository_that_is_not_there_or_lacks_the_revision(
@@ -202,3 +221,127 @@ def test_what_fits_one_machine_only_is_refused_unless_listed(context: Context) -
     section = WheelsSection(requirements=["./mine"], build=["thing"])
     with pytest.raises(ResolutionError, match="can be built for"):
         source.resolve(section, other)
+
+
+def test_a_build_leaves_nothing_behind_and_ships_nothing_deleted(context: Context) -> None:
+    project = make_project(context.folder / "mine")
+    (project / "thing_old.py").write_text("OLD = 1\n")
+    # What an earlier build by hand left there.
+    (project / "build").mkdir()
+    (project / "build" / "thing_gone.py").write_text("GONE = 1\n")
+    before = below(project)
+    locked = lock(context, "./mine")
+    assert modules(context, locked["thing"]) == {"thing.py", "thing_old.py"}
+    assert below(project) == before
+    assert not (project / "thing.egg-info").exists()
+    (project / "thing_old.py").unlink()
+    assert modules(context, lock(context, "./mine")["thing"]) == {"thing.py"}
+
+
+def test_a_project_that_cannot_be_written_is_built(context: Context) -> None:
+    project = make_project(context.folder / "mine")
+    (project / "thing.py").chmod(0o444)
+    project.chmod(0o555)
+    try:
+        assert set(lock(context, "./mine")) == {"thing", "dep"}
+    finally:
+        project.chmod(0o755)
+
+
+def test_a_project_may_take_its_version_from_git_and_modules_through_links(
+    context: Context,
+) -> None:
+    project = context.folder / "mine"
+    make_repository(project)
+    backend = (project / "backend.py").read_text()
+    (project / "backend.py").write_text(
+        backend.replace('open("VERSION").read()', 'os.popen("git describe --tags").read()').replace(
+            'os.listdir(".")', 'os.listdir(".") + os.listdir("more")'
+        )
+        + "os.stat('more/thing_more.py')\n"
+    )
+    git(project, "tag", "3")
+    git(project, "tag", "-d", "v1")
+    (context.folder / "elsewhere").mkdir()
+    (context.folder / "elsewhere" / "thing_more.py").touch()
+    (project / "more").symlink_to("../elsewhere")
+    (project / "thing_more.py").touch()
+    assert lock(context, "./mine")["thing"].text("version") == "3"
+
+
+def test_only_what_is_made_from_sources_is_not_seen(context: Context) -> None:
+    project = make_project(context.folder / "mine")
+    section = WheelsSection(requirements=["./mine"])
+    before = source.inputs(section, context)
+    for name in (".venv", "venv", "build", "dist", ".tox", ".nox", "node_modules"):
+        (project / name).mkdir()
+        (project / name / "a.py").touch()
+    (project / "src" / "thing.egg-info").mkdir(parents=True)
+    (project / "src" / "thing.egg-info" / "PKG-INFO").touch()
+    (project / ".venv" / "python").symlink_to("gone")
+    assert source.inputs(section, context) == before
+    for name in ("build", "dist", "venv", "node_modules"):
+        (project / "src" / name).mkdir()
+        (project / "src" / name / "a.py").touch()
+        after = source.inputs(section, context)
+        assert after != before
+        before = after
+
+
+def test_a_branch_stays_where_the_lock_has_it_until_something_else_is_asked_for(
+    context: Context, tmp_path: Path
+) -> None:
+    first = make_repository(tmp_path / "repo")
+    address = f"git+file://{tmp_path}/repo"
+    locked = lock(context, f"thing @ {address}@main")
+    assert locked["thing"].text("revision") == "main"
+    assert "revision" not in lock(context, f"thing @ {address}")["thing"].origin
+    (tmp_path / "repo" / "VERSION").write_text("2")
+    git(tmp_path / "repo", "commit", "--quiet", "-am", "two")
+    second = git(tmp_path / "repo", "rev-parse", "HEAD")
+    git(tmp_path / "repo", "branch", "other")
+    git(tmp_path, "clone", "--quiet", "repo", "fork/repo")
+
+    again = replace(context, kept=tuple(locked.values()))
+    assert lock(again, f"thing @ {address}@main") == locked
+    context.blobs.path(locked["thing"].sha256).unlink()
+    assert lock(again, f"thing @ {address}@main") == locked
+    assert locked["thing"].text("commit") == first
+
+    moved = [
+        lock(context, f"thing @ {address}@main"),  # as an upgrade does: nothing is kept
+        lock(again, f"thing @ {address}@other"),
+        lock(again, f"thing @ {address}"),
+        lock(again, f"thing @ git+file://{tmp_path}/fork/repo@main"),
+    ]
+    assert {found["thing"].text("commit") for found in moved} == {second}
+
+
+def test_repositories_of_one_name_are_told_apart(context: Context, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        make_repository(tmp_path / name / "g.git")
+    backend = tmp_path / "b" / "g.git" / "backend.py"
+    for file in (backend, backend.with_name("pyproject.toml")):
+        text = (
+            file.read_text().replace("thing-%s", "other-%s").replace("Name: thing", "Name: other")
+        )
+        file.write_text(text.replace('name = "thing"', 'name = "other"'))
+    git(backend.parent, "commit", "--quiet", "-am", "other")
+    address = f"git+file://{tmp_path}"
+    locked = lock(context, f"thing @ {address}/a/g.git", f"other @ {address}/b/g.git")
+    assert set(locked) == {"thing", "other", "dep"}
+    wheels = [locked["thing"], locked["other"]]
+    section = WheelsSection(
+        requirements=[f"thing @ {address}/a/g.git", f"other @ {address}/b/g.git"]
+    )
+    for wheel in wheels:
+        context.blobs.path(wheel.sha256).unlink()
+    paths = [context.blobs.path(wheel.sha256) for wheel in wheels]
+    assert source.requests(wheels, section, context) == paths
+
+    nameless = [f"{address}/a/g.git", f"{address}/b/g.git"]
+    with pytest.raises(UsageError) as error:
+        lock(context, *nameless)
+    assert "requirements.0 and wheels.requirements.1" in str(error.value.problems)
+    assert set(lock(context, nameless[0], nameless[0])) == {"thing", "dep"}

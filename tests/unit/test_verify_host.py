@@ -16,7 +16,7 @@ from mirror.core.index import Entry, Index
 from mirror.core.progress import Quiet
 from mirror.core.target import Target
 from mirror.store.generations import Generation, Root
-from mirror.verify import child, environment, host, launch, processes, store
+from mirror.verify import child, environment, host, launch, processes, store, verify
 from mirror.verify.subject import Subject
 
 TWO = """\
@@ -119,6 +119,58 @@ def test_an_index_from_outside_is_taken_for_what_it_can_be(tmp_path: Path) -> No
     assert (found.imports, found.steps, found.precision) == (["a"], 40, "no")
     assert found.model is None
     assert found.models == {}
+
+
+def holding(folder: Path, named: Json, *models: str) -> Root:
+    """A root whose current bundle carries these models, to verify with the one that is named."""
+    root = Root(folder)
+    root.prepare()
+    generation = root.begin()
+    config = b'{"model_type": "llama"}'
+    entries = []
+    for name in models:
+        path = f"models/{name}/config.json"
+        origin: dict[str, Json] = {"repo": name}
+        digest = root.blobs.put(config)
+        entries.append(Entry(Artifact("models", path, len(config), digest, origin=origin)))
+        (generation.models / name).mkdir(parents=True)
+        os.link(root.blobs.path(digest), generation.models / name / "config.json")
+    index = Index("n", "1", "0.1.0", "0" * 64, None, tuple(entries), {"model": named})
+    root.finish(generation, index)
+    root.commit(generation)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("carried", "there"), [((), "no models"), (("a/one", "b/two"), "a/one, b/two")]
+)
+def test_a_model_to_train_that_the_bundle_lacks_fails_and_nothing_else_is_trained(
+    tmp_path: Path, carried: tuple[str, ...], there: str
+) -> None:
+    root = holding(tmp_path, "org/gone", *carried)
+    report = verify(root, gpus=None, report_folder=None, progress=Quiet())
+    stages = {stage.name: stage for stage in report.stages}
+    check = stages["models"].checks[0]
+    assert (check.name, check.verdict) == ("verify.model", "fail")
+    assert check.evidence == f"the manifest names org/gone; the bundle carries {there}"
+    assert stages["single"].checks[0].evidence == "models (verify.model) failed"
+    assert {stages[name].verdict for name in ("single", "multi")} == {"skip"}
+    assert report.headline.startswith("Verification failed: models")
+    assert report.gpus == 0
+
+
+def test_a_model_to_train_is_the_one_named_else_the_first(tmp_path: Path) -> None:
+    cases: list[tuple[Json, str | None]] = [
+        ("b/two", "b/two"),
+        ("", "a/one"),
+        (7, "a/one"),
+        ("org/gone", None),
+    ]
+    for number, (named, expected) in enumerate(cases):
+        root = holding(tmp_path / str(number), named, "a/one", "b/two")
+        generation = root.current()
+        found = Subject(root, generation, generation.index(), None, tmp_path, Quiet())
+        assert found.model == (generation.models / expected if expected else None)
 
 
 def test_a_file_of_the_generation_that_differs_from_its_blob_is_found(tmp_path: Path) -> None:

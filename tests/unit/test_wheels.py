@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from mirror.core.manifest import WheelsSection
+from mirror.core.manifest import Manifest, WheelsSection
+from mirror.core.paths import masked
 from mirror.core.progress import Quiet
 from mirror.core.target import Target
 from mirror.ecosystems.source import Context
+from mirror.ecosystems.tool import source as tool
 from mirror.ecosystems.wheels import source, uv
 from mirror.ecosystems.wheels.indexes import Indexes, default_url
 from mirror.ecosystems.wheels.wanted import Wanted
-from mirror.errors import DownloadError, ResolutionError, TargetError, UsageError
+from mirror.errors import DownloadError, ResolutionError, TargetError, UsageError, together
 from mirror.fetch.http import Fetcher
 from mirror.store.blobs import Blobs
 from tests.index import make_wheel, serve
@@ -164,6 +166,52 @@ def test_the_index_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert default_url().endswith("/simple/")
     monkeypatch.setenv("PIP_INDEX_URL", "https://example.invalid/simple")
     assert default_url() == "https://example.invalid/simple"
+
+
+@pytest.mark.parametrize(
+    "value", ["notaurl", "ftp://me:hush@example.invalid/", "https://", "https://me:hu/sh@a.invalid"]
+)
+@pytest.mark.parametrize("variable", ["UV_DEFAULT_INDEX", "PIP_INDEX_URL"])
+def test_a_variable_that_holds_no_address_is_named(
+    context: Context, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.delenv("UV_DEFAULT_INDEX")
+    monkeypatch.delenv("UV_INDEX_URL", raising=False)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError, match=variable) as caught:
+        source.resolve(section("a"), context)
+    assert "hu" not in str(caught.value)
+
+
+def test_several_errors_are_led_by_what_must_be_mended_first() -> None:
+    errors = [
+        ResolutionError("no set", hint="Change it."),
+        TargetError("no fit"),
+        DownloadError("no answer", problems=["401"], hint="Log in."),
+    ]
+    found = together(errors)
+    assert (type(found), found.message, found.hint) == (DownloadError, "no answer", "Log in.")
+    assert found.problems == ("401", "no fit", "no set", "  Change it.")
+    assert type(together([*errors, UsageError("wrong")])) is UsageError
+    assert type(together(errors[:2])) is TargetError
+    assert together(errors[:1]) is errors[0]
+
+
+def test_passwords_in_addresses_are_masked() -> None:
+    said = "a https://me:hu@sh@h.invalid/x@1 and http://TOKEN@b.invalid: http://c.invalid/d@e"
+    clean = "a https://h.invalid/x@1 and http://b.invalid: http://c.invalid/d@e"
+    assert masked(said) == clean
+
+
+def test_what_mirror_itself_needs_is_said_to_be_that(shelf: Path, context: Context) -> None:
+    make_wheel(shelf, "a", "1")
+    manifest = Manifest.model_validate(
+        {"name": "n", "version": "1", "wheels": {"requirements": ["a"]}}
+    )
+    with pytest.raises(ResolutionError, match="what mirror itself needs on the server") as caught:
+        tool.resolve(manifest, context)
+    assert any("click" in problem for problem in caught.value.problems)
+    assert "index" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("day", ["2026-02-30", "2026-13-01"])

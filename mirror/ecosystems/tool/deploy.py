@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -18,9 +19,9 @@ _LAUNCHER = """\
 #!/bin/sh
 # Made by mirror install: runs the mirror of this generation.
 tool=$(CDPATH= cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd)
-: "${{MIRROR_ROOT:={root}}}"
+[ -n "${{MIRROR_ROOT:-}}" ] || MIRROR_ROOT={root}
 export MIRROR_ROOT
-python='{python}'
+python={python}
 [ -x "$python" ] || python=python3
 exec "$python" -I -c 'import sys; sys.path.insert(0, sys.argv.pop(1))
 from mirror.cli import main
@@ -42,7 +43,7 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
         program.replace(tool / "bin" / program.name)
     launcher = tool / "bin" / "mirror"
     root = site.generation.path.parent.parent
-    text = _LAUNCHER.format(root=_quoted(root), python=_quoted(_lasting_python()))
+    text = _LAUNCHER.format(root=shlex.quote(str(root)), python=shlex.quote(str(_lasting_python())))
     launcher.write_text(text, encoding="utf-8", newline="\n")
     launcher.chmod(0o755)
 
@@ -59,8 +60,3 @@ def _lasting_python() -> Path:
     """The interpreter that runs now, as its installation and not as an environment made from it."""
     base = getattr(sys, "_base_executable", sys.executable)
     return Path(base).resolve()
-
-
-def _quoted(path: Path) -> str:
-    """For the inside of single quotes, and of ${NAME:=...}."""
-    return str(path).replace("'", "'\\''")

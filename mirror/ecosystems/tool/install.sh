@@ -9,7 +9,7 @@ set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 
 python=
-for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+for candidate in "${PYTHON:-python3}" python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
     if "$candidate" -I -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
         python=$candidate
         break
@@ -26,13 +26,41 @@ if [ ! -d "$here/tool" ]; then
     exit 2
 fi
 
-site="$here/tool/.site-$$"
-trap 'rm -rf "$site"' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-for wheel in "$here"/tool/*.whl; do
-    "$python" -I -m zipfile -e "$wheel" "$site"
-done
-"$python" -I -c 'import sys; sys.path.insert(0, sys.argv.pop(1))
-from mirror.cli import main
-main()' "$site" install "$@"
+# In place of this shell, so that a signal to the script is one to mirror. Wheels are unpacked beside
+# themselves where that can be: the system's temporary folder may be small, or mounted noexec. TMPDIR
+# has its say before that.
+exec "$python" -I -c '
+import os, pathlib, shutil, signal, sys, tempfile, zipfile, zlib
+
+def end(code, text):
+    print("install.sh:", text, file=sys.stderr)
+    sys.exit(code)
+
+for number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_DFL:
+        signal.signal(number, signal.default_int_handler)
+tool, sys.argv[1] = sys.argv[1], "install"
+site = None
+try:
+    beside = os.access(tool, os.W_OK) and "TMPDIR" not in os.environ
+    site = tempfile.mkdtemp(prefix=".site-", dir=tool if beside else None)
+    for wheel in pathlib.Path(tool).glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+    sys.path.insert(0, site)
+    from mirror.cli import main
+    main()
+except KeyboardInterrupt:
+    end(130, "interrupted")
+except OSError as error:
+    where = error.filename or site
+    what = f"{where}: {error.strerror}" if where else error.strerror
+    end(8, f"mirror cannot be unpacked ({what}); name a folder for that with TMPDIR=DIR")
+except (ImportError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    end(5, f"{tool} is damaged ({error}); unpack it again: tar -xzf BUNDLE install.sh tool")
+finally:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if site:
+        shutil.rmtree(site, ignore_errors=True)
+' "$here/tool" "$@"

@@ -20,6 +20,7 @@ from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import source as wheels
 from mirror.ecosystems.wheels.indexes import Indexes
 from mirror.ecosystems.wheels.wanted import Wanted
+from mirror.errors import ResolutionError
 from mirror.fetch.http import Request
 
 KIND = "tool"
@@ -35,7 +36,14 @@ def inputs(section: Manifest, context: Context) -> Mapping[str, str]:
 
 def resolve(section: Manifest, context: Context) -> list[Artifact]:
     """The wheels that mirror needs on the server, good for any Python from 3.10 on."""
-    return wheels.lock_wheels(_wanted(section, context), KIND, context)
+    try:
+        return wheels.lock_wheels(_wanted(section, context), KIND, context)
+    except ResolutionError as error:
+        raise ResolutionError(
+            "what mirror itself needs on the server cannot be resolved",
+            problems=error.problems,
+            hint="The default index has to offer these packages too, whatever the manifest asks.",
+        ) from None
 
 
 def requests(
@@ -89,7 +97,7 @@ def own_wheel() -> bytes:
 
 def _requirements(manifest: Manifest, target: Target) -> list[str]:
     """What mirror imports on the server; docs/adr says why so little."""
-    needed = ["click>=8.1", "tqdm>=4.66", _pip(target)]
+    needed = ["click>=8.1", "tqdm>=4.66", "packaging>=24", _pip(target)]
     if manifest.wheels and manifest.wheels.installer == "uv":
         needed.append("uv>=0.11")
     if manifest.conda:

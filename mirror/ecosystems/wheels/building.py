@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 
 from mirror.core.artifact import Artifact
 from mirror.core.paths import shown
@@ -18,7 +20,7 @@ from mirror.ecosystems.source import Context
 from mirror.errors import DownloadError, MachineError, ResolutionError
 from mirror.store.blobs import hash_file
 
-#: Folders of a project that are made from its sources.
+#: Folders at the top of a project that are made from its sources; below, the names are anybody's.
 _NOT_SOURCE = frozenset({".venv", "venv", "build", "dist", ".tox", ".nox", "node_modules"})
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -75,8 +77,6 @@ def again(artifact: Artifact, context: Context, build: Callable[[Path], Path]) -
 
     Raises ResolutionError when other bytes come out than the lock names: they are not used.
     """
-    from tempfile import TemporaryDirectory
-
     with TemporaryDirectory(prefix="mirror-") as name:
         _, sha256 = keep(build(Path(name).resolve()), context)
     if sha256 != artifact.sha256:
@@ -89,13 +89,49 @@ def again(artifact: Artifact, context: Context, build: Callable[[Path], Path]) -
     return context.blobs.path(sha256)
 
 
+def project_files(folder: Path) -> dict[str, Path]:
+    """The files of a project without what is made from them: relative path with / -> file.
+
+    Links to folders are among them. Raises UsageError as files_in does.
+    """
+    return files_in(
+        folder,
+        leave_out=lambda name: name in _NOT_SOURCE or name.endswith(".egg-info"),
+        folder_links=True,
+    )
+
+
 def folder_digest(folder: Path, context: Context) -> str:
-    """What changes when a file of a project's folder does, environments and builds left out."""
+    """What changes when a file of a project does."""
     digest = hashlib.sha256()
-    for name, path in files_in(folder).items():
-        if not _NOT_SOURCE.intersection(name.split("/")[:-1]):
-            digest.update(f"{name} {context.hashes.of(path)[1]}\n".encode())
+    for name, path in project_files(folder).items():
+        content = os.readlink(path) if path.is_dir() else context.hashes.of(path)[1]
+        digest.update(f"{name} {content}\n".encode())
     return digest.hexdigest()
+
+
+def copy_project(source: Path, folder: Path) -> Path:
+    """A project's files in a new folder below `folder`, all of them writable.
+
+    A build leaves things in the folder that it runs in, and ships those that it finds there.
+    """
+    source, target = source.resolve(), Path(mkdtemp(prefix="project-", dir=folder))
+    if (source / ".git").exists():
+        # Many take their version from git. Where it cannot be asked, neither can a build.
+        with suppress(DownloadError, MachineError):
+            _git("clone", "--quiet", "--shared", "--no-checkout", str(source), str(target))
+            _git("reset", "--quiet", inside=target)
+    for name, path in project_files(source).items():
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            meant = path.resolve()
+            inside = meant.is_relative_to(source)
+            copy.symlink_to(os.path.relpath(meant, path.parent) if inside else meant, True)
+        else:
+            shutil.copy(path, copy)
+            copy.chmod(copy.stat().st_mode | 0o200)
+    return target
 
 
 def link(blob: Path, name: Path) -> None:

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from mirror.core import cuda
 from mirror.core.manifest import WheelsSection
 from mirror.core.target import Target
-from mirror.errors import DownloadError
+from mirror.errors import DownloadError, UsageError
 from mirror.fetch.http import Request
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: The name under which the lock records the index that is used when no other is named.
 DEFAULT = "default"
 _HINT = "Check the network; another default index is named by UV_DEFAULT_INDEX or PIP_INDEX_URL."
+#: How a server's answer 401 or 403 reads: as requests, uv and pip put it.
+_DENIAL = re.compile(r"\b40[13]( Unauthorized| Forbidden| Client Error)|answered 40[13]\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,31 @@ class Index:
     flat: bool = False
 
     @property
+    def plain(self) -> str:
+        """Its address without user and password."""
+        return split_credentials(self.url)[0]
+
+    @property
     def credentials(self) -> tuple[str, str] | None:
-        """From UV_INDEX_NAME_USERNAME and _PASSWORD, which uv reads too; netrc is left to both."""
+        """User and password: those of its variables, which uv reads too, else of its address.
+
+        netrc is left to whoever asks the index.
+        """
+        user, password = (os.environ.get(variable) for variable in self.variables)
+        if user or password:
+            return user or "", password or ""
+        return split_credentials(self.url)[1]
+
+    @property
+    def variables(self) -> tuple[str, str]:
+        """The names of the variables that hold its user and its password."""
         stem = "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", self.name.upper())
-        user, password = (os.environ.get(f"{stem}_{end}") for end in ("USERNAME", "PASSWORD"))
-        return (user or "", password or "") if user or password else None
+        return f"{stem}_USERNAME", f"{stem}_PASSWORD"
+
+    def is_named_in(self, text: str) -> bool:
+        """Whether a text holds its address, or `_read`'s words about it."""
+        address = re.escape(self.plain.rstrip("/"))
+        return bool(re.search(rf"{address}(?![\w.-])|: {re.escape(self.name)} answered ", text))
 
     def request(self, file: str, url: str, sha256: str | None, size: int | None) -> Request:
         """For a file of this index; its credentials go along where the file is on its own host."""
@@ -63,7 +85,7 @@ class Index:
 
     @property
     def _origin(self) -> tuple[str, str]:
-        parts = urlsplit(split_credentials(self.url)[0])
+        parts = urlsplit(self.plain)
         return parts.scheme, parts.netloc
 
     @property
@@ -72,10 +94,9 @@ class Index:
         from requests import Request as Prepared
         from requests import Session
 
-        plain, credentials = split_credentials(self.url)
         with Session() as session:
-            session.auth = self.credentials or credentials
-            headers = session.prepare_request(Prepared("GET", plain)).headers
+            session.auth = self.credentials
+            headers = session.prepare_request(Prepared("GET", self.plain)).headers
         return (
             {"Authorization": str(headers["Authorization"])} if "Authorization" in headers else {}
         )
@@ -138,8 +159,42 @@ class Indexes:
             found |= files
             problems += wrong
         if problems:
-            raise DownloadError("a package index cannot be read", problems=problems, hint=_HINT)
+            raise self.unreadable(problems)
         return found
+
+    def unreadable(self, problems: Sequence[str]) -> DownloadError:
+        """The error for an index that cannot be read, by what its reader said.
+
+        It names the index, and where credentials come from, when the server refused those it got.
+        """
+        said = "\n".join(problems)
+        if not is_denial(said):
+            return DownloadError("a package index cannot be read", problems=problems, hint=_HINT)
+        every = (self.default, *self.named)
+        denying = [index for index in every if index.is_named_in(said)]
+        named = " and ".join(f"the index {index.name}" for index in denying) or "a package index"
+        places = [" and ".join(index.variables) for index in denying or every]
+        return DownloadError(
+            f"{named} gives nothing without the right user and password",
+            problems=[line for line in problems if is_denial(line)],
+            hint=f"Credentials come from netrc, or from {'; '.join(places)}.",
+        )
+
+    def denials(self, packages: Iterable[str]) -> list[str]:
+        """A line for each package whose index refuses the credentials that it gets.
+
+        uv takes that for an index without the package, where the index is the package's own.
+        """
+        pairs: dict[Index, list[str]] = {}
+        for package in sorted(set(packages)):
+            pairs.setdefault(self.of_package(package), []).append(package)
+        lines = [line for index, names in pairs.items() for line in _read(index, names)[1]]
+        return [line for line in lines if is_denial(line)]
+
+
+def is_denial(text: str) -> bool:
+    """Whether a resolver's words say that a server refused a user and password, or their lack."""
+    return _DENIAL.search(text) is not None
 
 
 def _is_for_another_cuda(name: str, target: Target) -> bool:
@@ -148,13 +203,30 @@ def _is_for_another_cuda(name: str, target: Target) -> bool:
 
 
 def default_url() -> str:
-    """The default index: the one the environment names for uv or pip, else the public one."""
+    """The default index: the one the environment names for uv or pip, else the public one.
+
+    Raises UsageError when the variable holds no http or https address.
+    """
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         if value := os.environ.get(variable):
+            if not _is_address(value):
+                # Not shown: it may hold a password.
+                raise UsageError(
+                    f"the variable {variable} is no http or https address of a package index"
+                )
             return value
     from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
     return PYPI_SIMPLE_ENDPOINT
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _read(index: Index, packages: Sequence[str]) -> tuple[dict[str, Request], list[str]]:
@@ -170,7 +242,7 @@ def _read(index: Index, packages: Sequence[str]) -> tuple[dict[str, Request], li
     def look(name: str) -> None:
         try:
             if index.flat:
-                links = _flat_links(session, url)
+                links = _flat_links(session, index.plain)
             else:
                 links = [
                     (p.filename, p.url, p.digests.get("sha256"), p.size)
@@ -186,10 +258,9 @@ def _read(index: Index, packages: Sequence[str]) -> tuple[dict[str, Request], li
             for file, place, sha256, size in links:
                 found[file] = index.request(file, place, sha256, size)
 
-    url, credentials = split_credentials(index.url)
     with Session() as session, ThreadPoolExecutor(8) as pool:
-        session.auth = index.credentials or credentials
-        with PyPISimple(url, session=session) as client:
+        session.auth = index.credentials
+        with PyPISimple(index.plain, session=session) as client:
             list(pool.map(look, packages[:1] if index.flat else packages))
     return found, problems
 
@@ -201,7 +272,7 @@ def split_credentials(url: str) -> tuple[str, tuple[str, str] | None]:
         return url, None
     host = parts.netloc.rpartition("@")[2]
     plain = urlunsplit(parts._replace(netloc=host))
-    return plain, (parts.username or "", parts.password or "")
+    return plain, (unquote(parts.username or ""), unquote(parts.password or ""))
 
 
 def _flat_links(session: Session, url: str) -> list[tuple[str, str, str | None, int | None]]:

@@ -7,6 +7,7 @@ process of its own, pip_tools_child.py. docs/adr/0004 says what is replaced.
 from __future__ import annotations
 
 import json
+import netrc
 import os
 import re
 import subprocess
@@ -19,11 +20,12 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from packaging.utils import canonicalize_name
 
 from mirror.core.compat import version
+from mirror.core.paths import masked
 from mirror.core.target import Target
 from mirror.ecosystems.wheels import tags
 from mirror.ecosystems.wheels.indexes import Index, Indexes
 from mirror.ecosystems.wheels.uv import Pin
-from mirror.errors import DownloadError, MachineError, MirrorError, ResolutionError
+from mirror.errors import MachineError, MirrorError, ResolutionError
 
 #: What pip is to know of its environment: how to reach an index, not which one or what for.
 _HARMLESS = {
@@ -84,38 +86,47 @@ def resolve(
         "kept": {canonicalize_name(name): version for name, version in kept},
         "options": [*options, *sources],
         "own": own,
+        "logins": _logins(indexes),
         "sdists": wheels_only is not None,
         "folder": str(folder),
         "markers": markers(target),
         "platforms": tags.platforms(target),
         "python": version(target.python),
     }
-    answer = _ask(request, folder)
+    answer = _ask(request, folder, _environment(indexes, folder))
     if "failure" in answer:
-        raise _explained(answer["failure"], answer["problems"], target)
+        raise _explained(answer["failure"], answer["problems"], target, indexes)
     return sorted((Pin(**pin) for pin in answer["pins"]), key=lambda pin: pin.name)
 
 
 def _sources(indexes: Indexes | None) -> tuple[list[str], dict[str, object]]:
-    """pip's options, and the packages that have an index of their own."""
+    """pip's options, and the packages that have an index of their own.
+
+    No credentials: pip gives its options to the pips that it starts, on their command lines, which
+    every user of the machine can read.
+    """
     if indexes is None:
         return ["--no-index", "--no-cache-dir"], {}
-    options = ["--index-url", _address(indexes.default)]
+    options = ["--index-url", indexes.default.plain]
     own: dict[str, object] = {}
     for index in (indexes.default, *indexes.named):
-        own |= {name: {"url": _address(index), "flat": index.flat} for name in index.only}
+        own |= {name: {"url": index.plain, "flat": index.flat} for name in index.only}
         if index.url.startswith("http:"):  # whoever names it there has decided
-            options += ["--trusted-host", urlsplit(index.url).netloc.rpartition("@")[2]]
+            options += ["--trusted-host", urlsplit(index.plain).netloc]
     return options, own
 
 
+def _logins(indexes: Indexes | None) -> list[str]:
+    """The addresses of all indexes, with their credentials: for the child's own requests alone."""
+    return [_address(index) for index in (indexes.default, *indexes.named)] if indexes else []
+
+
 def _address(index: Index) -> str:
-    """An index's address, with the credentials that pip does not look for where uv does."""
     if index.credentials is None:
         return index.url
-    parts = urlsplit(index.url)
+    parts = urlsplit(index.plain)
     login = ":".join(quote(part, safe="") for part in index.credentials)
-    return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
+    return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc}"))
 
 
 def markers(target: Target) -> dict[str, str]:
@@ -132,7 +143,9 @@ def markers(target: Target) -> dict[str, str]:
     }
 
 
-def _ask(request: Mapping[str, object], folder: Path) -> dict[str, Any]:
+def _ask(
+    request: Mapping[str, object], folder: Path, environment: Mapping[str, str]
+) -> dict[str, Any]:
     """The child's answer."""
     # Not in a variable or an argument: an index's address may hold a password.
     done = subprocess.run(
@@ -142,7 +155,7 @@ def _ask(request: Mapping[str, object], folder: Path) -> dict[str, Any]:
         text=True,
         encoding="utf-8",
         errors="replace",
-        env=_environment(),
+        env=environment,
         check=False,
         cwd=folder,
     )
@@ -155,16 +168,59 @@ def _ask(request: Mapping[str, object], folder: Path) -> dict[str, Any]:
     return answer
 
 
-def _environment() -> dict[str, str]:
-    """This process's, without what would change the answer behind our back."""
-    return {
+def _environment(indexes: Indexes | None, folder: Path) -> dict[str, str]:
+    """This process's, without what would change the answer behind our back.
+
+    With the default index's login in a netrc file: what is needed to build comes from that index,
+    and is fetched by pips that pip starts.
+    """
+    found = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PIP_") or k in _HARMLESS},
         "PIP_CONFIG_FILE": os.devnull,
     }
+    if indexes and indexes.default.credentials:
+        found["NETRC"] = str(_write_netrc(indexes.default, folder))
+    return found
 
 
-def _explained(failure: str, problems: Sequence[str], target: Target) -> MirrorError:
-    lines = [re.sub(r"://[^/@\s]+@", "://", problem) for problem in problems]
+def _write_netrc(index: Index, folder: Path) -> Path:
+    """A netrc file of the user's own lines and an index's login."""
+    host, (user, password) = urlsplit(index.plain).hostname, index.credentials or ("", "")
+    entry = f"machine {host} login {_token(user)} password {_token(password)}\n"
+    path = folder / "netrc"
+    path.touch(mode=0o600)
+    # Python takes the last of two entries for one host.
+    path.write_bytes(_users_netrc() + b"\n" + entry.encode())
+    return path
+
+
+def _users_netrc() -> bytes:
+    """The lines that pip would read; none where it would not, since they are malformed."""
+    named = os.environ.get("NETRC")
+    places = [
+        Path(place).expanduser() for place in ([named] if named else ["~/.netrc", "~/_netrc"])
+    ]
+    for place in places:
+        if place.exists():
+            try:
+                netrc.netrc(str(place))
+                return place.read_bytes()
+            except (netrc.NetrcParseError, ValueError, OSError):
+                break
+    return b""
+
+
+def _token(text: str) -> str:
+    """A word as the netrc module of this Python reads it; 3.10 knows no quotes."""
+    if sys.version_info < (3, 11):
+        return text
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+def _explained(
+    failure: str, problems: Sequence[str], target: Target, indexes: Indexes | None
+) -> MirrorError:
+    lines = [masked(problem) for problem in problems]
     if failure == "resolution":
         # Where the stub lies that stands for what the target provides, says nothing to anybody.
         lines = [line for line in lines if "(constraint)" not in line or "(from file:" not in line]
@@ -175,12 +231,8 @@ def _explained(failure: str, problems: Sequence[str], target: Target) -> MirrorE
             problems=lines,
             hint="Change a requirement that these lines name, or the target.",
         )
-    if failure == "download":
-        return DownloadError(
-            "a package index cannot be read",
-            problems=lines,
-            hint="Check the network; another index is named by UV_DEFAULT_INDEX or PIP_INDEX_URL.",
-        )
+    if failure == "download" and indexes:
+        return indexes.unreadable(lines)
     if failure == "versions":
         return MachineError(
             "the resolver pip-tools is not installed as mirror needs it",

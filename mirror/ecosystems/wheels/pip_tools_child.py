@@ -82,6 +82,7 @@ def _resolve(
     kept: Mapping[str, str],
     options: Sequence[str],
     own: Mapping[str, Mapping[str, Any]],
+    logins: Sequence[str],
     sdists: bool,
     folder: str,
     markers: Mapping[str, str],
@@ -94,7 +95,7 @@ def _resolve(
     kept: name -> version. options: pip's. own: canonical names of packages that come from an index
     of their own -> its `url`, and `flat` where that is a page of links. sdists: whether source may
     be run for its metadata. markers, platforms: the target's, as PEP 508 and wheels' file names
-    write them. python: (3, 10).
+    write them. python: (3, 10). logins: the addresses of all indexes, with credentials.
     """
     from pip._internal.exceptions import InstallationError
     from pip._internal.models.target_python import TargetPython
@@ -109,6 +110,8 @@ def _resolve(
     _refuse_to_skip_pages()
     sizes = _note_sizes()
     repository = PyPIRepository(["--no-input", "--progress-bar", "off", *options], cache_dir=folder)
+    # pip finds an index's credentials here; in its options they would be on command lines.
+    _replace(repository.session.auth, "index_urls", list(logins))
     target_python = TargetPython(
         platforms=list(platforms),
         py_version_info=tuple(python),

@@ -6,6 +6,7 @@ built here, once; its wheel is kept in the store and its hash in the lock.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,9 @@ class Placed:
         """For the lock: which place, never where it is in the world."""
         name, version, _, _ = parse_wheel_filename(self.file)
         origin = {"name": str(name), "version": str(version), "file": self.file}
-        origin |= {"place": key(self.place)} | ({"commit": self.commit} if self.commit else {})
+        origin["place"] = key(self.place)
+        if isinstance(self.place, GitUrl):
+            origin |= {"commit": self.commit, **_asked(self.place)}
         return Artifact(kind, f"{kind}/{self.file}", self.size, self.sha256, origin=origin)
 
 
@@ -58,8 +61,32 @@ def key(place: Place) -> str:
         case LocalProject():
             return f"project {place.path}"
         case GitUrl():
+            name = f"{place.name} @ " if place.name else ""
+            repository = place.url.rstrip("/").rpartition("/")[2].removesuffix(".git")
             below = f" {place.subdirectory}" if place.subdirectory else ""
-            return f"git {place.url.rstrip('/').rpartition('/')[2].removesuffix('.git')}{below}"
+            return f"git {name}{repository}{below}"
+
+
+def by_key(wanted: Wanted) -> dict[str, Place]:
+    """The places as the lock calls them; one that is asked for twice is there once.
+
+    Raises UsageError for different places that it would call the same.
+    """
+    found: dict[str, Place] = {}
+    problems = []
+    for place in wanted.places:
+        name = key(place)
+        other = found.setdefault(name, place)
+        if _address(other) != _address(place):
+            problems.append(f"{other.where} and {place.where}: both are {name}")
+        found[name] = place
+    if problems:
+        raise UsageError(
+            "different places cannot be told apart in the lock",
+            problems=problems,
+            hint="Write the package's name before each (NAME @ git+...); of one package, keep one.",
+        )
+    return found
 
 
 def line(place: Place, wheel: Path, name: str) -> str:
@@ -76,7 +103,7 @@ def have(wanted: Wanted, context: Context, kept: Sequence[Artifact], folder: Pat
     for what cannot be built.
     """
     found = []
-    for place in wanted.places:
+    for place in by_key(wanted).values():
         match place:
             case WheelUrl():
                 found.append(_download(place, context, folder))
@@ -130,12 +157,15 @@ def _build(
     kept: Sequence[Artifact],
     folder: Path,
 ) -> Placed:
-    commit = building.commit_of(place) if isinstance(place, GitUrl) else ""
-    old = next((a for a in kept if a.text("place") == key(place)), None)
-    if old and commit and old.text("commit") == commit and context.blobs.has(old.sha256, old.size):
-        path = folder / old.text("file")
-        building.link(context.blobs.path(old.sha256), path)
-        return Placed(place, path, path.name, old.size, old.sha256, commit)
+    commit = ""
+    if isinstance(place, GitUrl):
+        old = next((a for a in kept if _is_of(a, place)), None)
+        if old and context.blobs.has(old.sha256, old.size):
+            path = folder / old.text("file")
+            building.link(context.blobs.path(old.sha256), path)
+            return Placed(place, path, path.name, old.size, old.sha256, old.text("commit"))
+        # A branch moves; a lock follows it when it is upgraded.
+        commit = old.text("commit") if old else building.commit_of(place)
     wheel, commit = _wheel(place, wanted, context, folder, commit)
     size, sha256 = building.keep(wheel, context)
     return Placed(place, wheel, wheel.name, size, sha256, commit)
@@ -145,10 +175,11 @@ def _wheel(
     place: GitUrl | LocalProject, wanted: Wanted, context: Context, folder: Path, commit: str
 ) -> tuple[Path, str]:
     if isinstance(place, LocalProject):
-        source = context.folder / place.path
+        name = place.name or (context.folder / place.path).name
+        source = building.copy_project(context.folder / place.path, folder)
     else:
         source = building.checkout(place, commit, folder)
-    name = place.name or source.name
+        name = place.name or source.name
     product = isolated.build(
         source,
         name,
@@ -159,3 +190,30 @@ def _wheel(
     )
     context.progress.step(f"built {product.path.name} from {key(place)}")
     return product.path, commit
+
+
+def _address(place: Place) -> tuple[str, ...]:
+    """Where a place is: what its key leaves out."""
+    match place:
+        case WheelUrl():
+            return (place.url,)
+        case GitUrl():
+            return (place.url, place.revision or "")
+        case LocalWheel() | LocalProject():
+            return (place.path,)
+
+
+def _asked(place: GitUrl) -> dict[str, str]:
+    """What the manifest says of a repository, for the lock: another one is looked up again.
+
+    A digest stands for the address: its host is nobody's business.
+    """
+    digest = hashlib.sha256(place.url.encode()).hexdigest()[:16]
+    return {"repository": digest} | ({"revision": place.revision} if place.revision else {})
+
+
+def _is_of(artifact: Artifact, place: GitUrl) -> bool:
+    """Whether a locked wheel is of this place as it is asked for now."""
+    stated = {name: artifact.text(name) for name in ("repository", "revision")}
+    same = {name: text for name, text in stated.items() if text} == _asked(place)
+    return same and artifact.text("place") == key(place) and bool(artifact.text("commit"))

@@ -95,7 +95,7 @@ def requests(
 ) -> list[Request | Path]:
     """Where each wheel is now: on its index, or at its place."""
     wanted = Wanted.of(section, context)
-    by_key = {places.key(place): place for place in wanted.places}
+    by_key = places.by_key(wanted)
     listed = [a for a in artifacts if not a.text("place") and not a.text("sdist")]
     found: dict[str, Request | Path] = dict(
         zip((a.path for a in listed), find_wheels(listed, wanted.indexes), strict=True)
@@ -150,7 +150,7 @@ def prove(artifacts: Sequence[Artifact], section: WheelsSection, context: Contex
 
 def prove_wheels(artifacts: Sequence[Artifact], wanted: Wanted, context: Context) -> None:
     """Show that what is wanted resolves to exactly these wheels from these wheels alone."""
-    by_key = {places.key(place): place for place in wanted.places}
+    by_key = places.by_key(wanted)
     with workplace(wanted.target) as (folder, provided):
         wheels = folder / "wheels"
         wheels.mkdir()

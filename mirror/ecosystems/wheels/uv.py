@@ -16,10 +16,11 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
+from mirror.core.paths import masked
 from mirror.core.target import Target
 from mirror.ecosystems.wheels import running, tags
-from mirror.ecosystems.wheels.indexes import Indexes
-from mirror.errors import DownloadError, ResolutionError
+from mirror.ecosystems.wheels.indexes import Indexes, is_denial
+from mirror.errors import MirrorError, ResolutionError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,6 +36,8 @@ _PLATFORMS = {
 
 
 _YANKED = re.compile(r"^warning: `([^`]+)` is yanked(?: \(reason: \"(.*)\"\))?", re.MULTILINE)
+_UNREAD = re.compile(r"Failed to fetch|Request failed|error sending")
+_ABSENT = re.compile(r"(\S+) was not found in the package registry")
 #: The project that asks for what comes from an index of its own. Only a project can, in uv.
 _PROJECT = "mirror-indexes"
 
@@ -76,7 +79,7 @@ def resolve(
     network, `find_links` alone. kept: (name, version) preferred where they still fit.
     exclude_newer: a moment; what was uploaded later does not exist. wheels_only: packages of which
     no sdist may be chosen; None means none of any package.
-    Raises ResolutionError with uv's reasons, DownloadError when an index cannot be reached.
+    Raises ResolutionError with uv's reasons, DownloadError when an index cannot be read.
     """
     asked, limits = folder / "asked.txt", folder / "limits.txt"
     tools = folder / "tools.txt"
@@ -86,6 +89,8 @@ def resolve(
     tools.write_text("".join(f"{line}\n" for line in running.CONSTRAINTS), encoding="utf-8")
     options: list[str | Path] = [
         *("--build-constraints", tools, "--no-header", "--no-config"),
+        # Otherwise uv looks for a Python of the target's version everywhere, to build with it.
+        *("--python", sys.executable),
         *(("--constraints", limits) if constraints else ()),
         *(part for name in only for part in ("--only-binary", name)),
         *("--python-platform", platform(target), "--python-version", target.python),
@@ -199,7 +204,7 @@ def _compile(
         *("pip", "compile", *arguments), environment=running.environment(indexes), folder=folder
     )
     if done.returncode != 0:
-        raise _explained(done.returncode, done.stderr, target)
+        raise _explained(done.returncode, done.stderr, target, indexes)
     return done.stdout, done.stderr
 
 
@@ -246,7 +251,7 @@ def _file(entry: dict[str, Any]) -> str:
     return unquote(urlsplit(_url(entry)).path.rpartition("/")[2])
 
 
-def _explained(code: int, stderr: str, target: Target) -> Exception:
+def _explained(code: int, stderr: str, target: Target, indexes: Indexes | None) -> MirrorError:
     """uv's message as one of ours. Code 1 means that there is no solution."""
     lines = [
         re.sub(r"^(error|cause|hint):\s*", "", line.strip(" \t\u00d7\u2570\u2500\u25b6")).strip()
@@ -254,7 +259,13 @@ def _explained(code: int, stderr: str, target: Target) -> Exception:
         if not line.startswith(("warning:", "Resolved "))
     ]
     # Credentials in an index's address are masked by uv itself ("****"); be sure.
-    lines = [re.sub(r"://[^/@\s]+@", "://", line) for line in lines if line]
+    lines = [re.sub(rf"{_PROJECT}(==0)?", "the manifest", masked(line)) for line in lines if line]
+    if indexes:
+        if not is_denial(stderr):
+            lines += indexes.denials(_ABSENT.findall(stderr))
+        said = "\n".join(lines)
+        if is_denial(said) or _UNREAD.search(said):
+            return indexes.unreadable(lines)
     if code == 1 and "No solution found" in stderr:
         causes = [line for line in lines if not line.startswith("No solution found")]
         named = (item for item in target.provided if item.partition("==")[0] in stderr)
@@ -263,11 +274,5 @@ def _explained(code: int, stderr: str, target: Target) -> Exception:
             "no set of wheels satisfies the requirements",
             problems=causes,
             hint="Change the requirement that the last lines name, or the target.",
-        )
-    if any(word in stderr for word in ("Failed to fetch", "Request failed", "error sending")):
-        return DownloadError(
-            "the package index cannot be read",
-            problems=lines,
-            hint="Check the network; another index is named by UV_DEFAULT_INDEX or PIP_INDEX_URL.",
         )
     return ResolutionError("the resolver failed", problems=lines or [f"it ended with code {code}"])
