@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
 from mirror.core.artifact import Artifact
-from mirror.core.paths import shown
+from mirror.core.paths import masked, shown
 from mirror.core.requirements.values import GitUrl
 from mirror.ecosystems.folders import files_in
 from mirror.ecosystems.source import Context
@@ -159,7 +159,7 @@ def _git(*arguments: str, inside: Path | None = None) -> str:
     except FileNotFoundError:
         raise MachineError("a requirement is in a git repository, and git is not here") from None
     if done.returncode != 0:
-        said = re.sub(r"://[^/@\s]+@", "://", done.stderr).strip().splitlines()
+        said = masked(done.stderr).strip().splitlines()
         raise DownloadError(
             f"git {arguments[0]} failed", problems=[shown(line) for line in said[-5:]]
         )
