@@ -248,7 +248,7 @@ def _prove(project: Project, locked: Lock, index: Index) -> None:
     if note.exists():
         return
     _each(project, lambda kind, source, section: source.prove(_of(locked, kind), section, context))
-    context.progress.step(f"proved complete for {index.target or 'any machine'}, without a network")
+    context.progress.step("proved complete for the target, without a network")
     note.parent.mkdir(parents=True, exist_ok=True)
     note.touch()
 
