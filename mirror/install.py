@@ -178,6 +178,7 @@ def make_plan(index: Index, root: Root, wish: Wish) -> Plan:
         chosen = environment.choose_over(target.provided, wish.over)
         if not conda.brings_python(index.of_kind("conda")):
             interpreter = _interpreter(target.python, wish.python, chosen)
+    _require_writable(root)
     held = Root(root.path).blobs
     new = [a for a in index.shipped if not held.has(a.sha256, a.size)]
     packages = total_size(index.of_kind("wheels") + index.of_kind("conda") + index.of_kind("tool"))
@@ -190,6 +191,18 @@ def make_plan(index: Index, root: Root, wish: Wish) -> Plan:
         )
     into = wish.into.absolute() if changes and wish.into else None
     return Plan(index, interpreter, chosen, into, changes, space)
+
+
+def _require_writable(root: Root) -> None:
+    """Say so before anything about space, which a place that cannot be written lacks too."""
+    folder = root.path
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise MachineError(
+            f"the root {root.path} cannot be written",
+            hint="Choose another with --root DIR, or set MIRROR_ROOT.",
+        )
 
 
 def _into(index: Index, into: Path) -> environment.Changes:

@@ -113,8 +113,10 @@ def test_a_bundle_that_is_none(tmp_path: Path) -> None:
 
 def test_a_root_that_is_not_writable(demo_bundle: Demo, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    said = mirror("install", demo_bundle.bundle, "--root", tmp_path / "file" / "x", code=8).stderr
-    assert "--root" in said
+    for root in (tmp_path / "file" / "x", tmp_path / "file"):
+        said = mirror("install", demo_bundle.bundle, "--root", root, code=8).stderr
+        assert "cannot be written" in said
+        assert "--root" in said
 
 
 def test_a_target_that_is_not_this_machine(tmp_path: Path) -> None:
