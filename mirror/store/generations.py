@@ -12,11 +12,13 @@ what an interrupted install left, and the next install removes it.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,12 +218,22 @@ class Root:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and all below it, read-only folders too; nothing when it is not there."""
-    if not path.is_dir() or path.is_symlink():
-        return
-    try:
-        shutil.rmtree(path)
-    except PermissionError:
-        for folder, _, _ in os.walk(path):
-            os.chmod(folder, 0o755)
-        shutil.rmtree(path)
+    """Remove a folder and all below it, read-only folders too; nothing when it is not there.
+
+    Also while somebody else still works in it: after a failure, the threads of conda's installer
+    go on for a moment, and take away or add files under our hands.
+    """
+    for patience in range(20):
+        if not path.is_dir() or path.is_symlink():
+            return
+        try:
+            shutil.rmtree(path)
+        except PermissionError:
+            for folder, _, _ in os.walk(path):
+                with suppress(FileNotFoundError):
+                    os.chmod(folder, 0o755)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            time.sleep(0.01 * patience)
+    shutil.rmtree(path)

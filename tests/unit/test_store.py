@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,30 @@ def test_a_tree_is_removed_without_following_links(tmp_path: Path) -> None:
     remove_tree(tree)
     assert not tree.exists()
     assert (outside / "kept").exists()
+
+
+def test_a_tree_is_removed_while_another_thread_works_in_it(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    done = threading.Event()
+
+    def work() -> None:
+        """As an installer that was told to stop and has not heard it yet: comes and goes."""
+        for number in range(300):
+            folder = tree / f"{number % 7}"
+            try:
+                folder.mkdir()
+                (folder / "file").touch()
+                (folder / "file").unlink()
+                folder.rmdir()
+            except OSError:
+                pass
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    remove_tree(tree)
+    done.wait(10)
+    thread.join()
+    remove_tree(tree)
+    assert not tree.exists()
