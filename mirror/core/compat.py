@@ -57,6 +57,11 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
+def canonical_name(name: str) -> str:
+    """A package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def same_version(have: str, wanted: str) -> bool:
     """Whether a package of version `have` is the one wanted: 2023.03 is 2023.3, 1.0 is 1.0.0.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from mirror import machine
 from mirror.core.artifact import Artifact
-from mirror.core.compat import same_version
+from mirror.core.compat import canonical_name, same_version
 from mirror.ecosystems.deploy import Site
 from mirror.errors import MachineError, TargetError
 from mirror.store.generations import Generation
@@ -44,8 +43,8 @@ def changes(into: machine.Interpreter, artifacts: Sequence[Artifact]) -> Changes
 
     into: its interpreter, asked for everything.
     """
-    have = {canonical(name): version or "" for name, version in into.packages.items()}
-    new = {canonical(a.text("name")): a.text("version") for a in artifacts if a.text("name")}
+    have = {canonical_name(name): version or "" for name, version in into.packages.items()}
+    new = {canonical_name(a.text("name")): a.text("version") for a in artifacts if a.text("name")}
     return Changes(
         added=tuple(f"{name} {new[name]}" for name in sorted(new.keys() - have.keys())),
         changed=tuple(
@@ -66,26 +65,21 @@ def _broken(
 
     python = {"python_version": into.version, "python_full_version": f"{into.version}.0"}
     for package, lines in sorted(into.requires.items()):
-        if canonical(package) in new:
+        if canonical_name(package) in new:
             continue
         for line in lines:
             try:
                 needed = Requirement(line)
             except InvalidRequirement:
                 continue
-            name = canonical(needed.name)
+            name = canonical_name(needed.name)
             if needed.marker and not needed.marker.evaluate({**python, "extra": ""}):
                 continue
             if name in have and name in new and have[name] != new[name]:
                 fine = needed.specifier.contains(new[name], prereleases=True)
                 if not fine and needed.specifier.contains(have[name], prereleases=True):
-                    version = have[canonical(package)]
+                    version = have[canonical_name(package)]
                     yield f"{package} {version} needs {needed}; the bundle brings {new[name]}"
-
-
-def canonical(name: str) -> str:
-    """A package's name as indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def adopt(generation: Generation, into: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror.core.compat import same_version
+from mirror.core.compat import canonical_name, same_version
 from mirror.core.text import counted
 from mirror.verify import child
 from mirror.verify.report import Check
@@ -94,7 +94,7 @@ def versions(subject: Subject, packages: Mapping[str, str]) -> Check:
     problems = [
         f"{name} {version}: {f'{found} is installed' if found else 'not installed'}"
         for name, version in declared
-        if not same_version(found := packages.get(_normal(name), ""), version)
+        if not same_version(found := packages.get(canonical_name(name), ""), version)
     ]
     if problems:
         advice = "Install the bundle again; name the environment it is layered over with --over."
@@ -115,8 +115,8 @@ def _dependencies(subject: Subject, python: Path, environ: Mapping[str, str], wo
     line = [str(python), "-m", "pip", "check", "--disable-pip-version-check"]
     reason = child.run(line, environ=environ, log=log, timeout=_TIMEOUT)
     said = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    ours = {_normal(a.text("name")) for a in subject.index.of_kind("wheels")}
-    broken = [text for text in said if _normal(text.partition(" ")[0]) in ours]
+    ours = {canonical_name(a.text("name")) for a in subject.index.of_kind("wheels")}
+    broken = [text for text in said if canonical_name(text.partition(" ")[0]) in ours]
     if broken:
         advice = "Install the bundle again; name the environment it is layered over with --over."
         return Check("dependencies", "fail", "\n".join(broken[:20]), advice)
@@ -124,10 +124,6 @@ def _dependencies(subject: Subject, python: Path, environ: Mapping[str, str], wo
         others = [text for text in said if " requires " in text or " has requirement " in text]
         return Check("dependencies", "pass", "\n".join(["only others' are broken:", *others[:5]]))
     return Check("dependencies", "pass", "pip check finds nothing broken")
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _imports(
@@ -149,7 +145,7 @@ class _Import:
 
     def __init__(self, python: Path, item: str, environ: Mapping[str, str], folder: Path) -> None:
         self.module, self.optional = item.rstrip("?"), item.endswith("?")
-        self.log = folder / f"import-{_normal(self.module)}.log"
+        self.log = folder / f"import-{canonical_name(self.module)}.log"
         self.process: subprocess.Popen[bytes] | None = None
         if _MODULE.fullmatch(self.module):
             with open(self.log, "wb") as output:
