@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Versions of the Hub's client that what is installed on a server is loaded with.
+HUBS := 0.36 1.33 2.4
 MIRROR := $(BIN)/mirror
 
 .PHONY: help demo test lint bench format clean
@@ -11,7 +13,7 @@ help:
 	@echo "make test    lint, then every test, real ones too (about ten minutes)"
 	@echo "make lint    ruff, mypy, import rules"
 	@echo "make format  ruff's formatter and its safe fixes"
-	@echo "make bench   speed, side by side with cat, tar, cp and sha256sum"
+	@echo "make bench   speed, side by side with cat, tar, aria2c, hf, uv, pip and rattler"
 	@echo "make clean   remove what the above made"
 
 demo: .venv/demo.stamp
@@ -19,7 +21,7 @@ demo: .venv/demo.stamp
 	$(MIRROR) install bundles/demo-*.tar.gz --root .demo
 	$(MIRROR) verify --root .demo
 
-test: lint .venv-olah/stamp
+test: lint .venv-olah/stamp $(HUBS:%=.venv-hub-%/stamp)
 	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: .venv/test.stamp
@@ -36,7 +38,7 @@ bench: .venv/test.stamp
 	$(BIN)/python -m tests.bench.run
 
 clean:
-	rm -rf .venv .venv-olah .demo bundles/*.tar.gz build dist
+	rm -rf .venv .venv-olah $(HUBS:%=.venv-hub-%) .demo bundles/*.tar.gz build dist
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -54,4 +56,9 @@ clean:
 .venv-olah/stamp: constraints.txt
 	$(PYTHON) -m venv .venv-olah
 	.venv-olah/bin/python -m pip --disable-pip-version-check install --quiet olah==0.5.4
+	@touch $@
+
+.venv-hub-%/stamp: | .venv/test.stamp
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-hub-$*
+	$(BIN)/uv pip install --quiet --python .venv-hub-$*/bin/python 'huggingface_hub==$*.*'
 	@touch $@

@@ -58,13 +58,14 @@ def lock(
             f"the lock {project.lock_path} is {state}", hint=f"Run: mirror lock {project.path}"
         )
     context = replace(project.context, kept=_kept(old, upgrade))
+    found: list[Artifact] = []
 
-    def resolve(kind: str, source: Source, section: Any) -> list[Artifact]:
-        artifacts = source.resolve(section, context)
+    def resolve(kind: str, source: Source, section: Any) -> None:
+        artifacts = source.resolve(section, replace(context, resolved=tuple(found)))
+        found.extend(artifacts)
         context.progress.step(f"resolved {kind}: {summary(artifacts)}")
-        return artifacts
 
-    found = [artifact for artifacts in _each(project, resolve) for artifact in artifacts]
+    _each(project, resolve)
     if wrong := list(paths.problems(artifact.path for artifact in found)):
         raise UsageError("what the manifest asks for cannot stand in one bundle", problems=wrong)
     fresh = Lock(inputs=inputs, target=context.target, artifacts=tuple(found))
@@ -125,26 +126,40 @@ def _kept(old: Lock | None, upgrade: Collection[str] | None) -> tuple[Artifact, 
     if old is None or (upgrade is not None and not upgrade):
         return ()
     names = {canonicalize_name(name) for name in upgrade or ()}
-    known = {canonicalize_name(a.text("name")) for a in old.artifacts if a.text("name")}
+    known = {_name(a) for a in old.artifacts}
     if unknown := sorted(names - known):
-        raise UsageError("the lock has no such packages to upgrade", problems=unknown)
-    return tuple(a for a in old.artifacts if canonicalize_name(a.text("name")) not in names)
+        raise UsageError("the lock has no such packages or models to upgrade", problems=unknown)
+    return tuple(a for a in old.artifacts if _name(a) not in names)
+
+
+def _name(artifact: Artifact) -> str:
+    """What a person calls the package or the repository that it is of; empty for plain files."""
+    return canonicalize_name(artifact.text("name") or artifact.text("repo"))
 
 
 def _moved(old: Lock, fresh: Lock) -> Iterator[str]:
     """What became of each package, a line each: "torch 2.8.0 -> 2.9.0"."""
-    before, after = ({(a.kind, a.text("name")): a for a in lock.artifacts} for lock in (old, fresh))
+    before, after = (
+        {(a.kind, _name(a), a.text("revision")): a for a in lock.artifacts if _name(a)}
+        for lock in (old, fresh)
+    )
     for key in sorted(before.keys() | after.keys()):
-        if key[1]:
-            versions = [a.text("version") if a else "" for a in (before.get(key), after.get(key))]
-            if versions[0] != versions[1]:
-                yield f"{key[1]} {versions[0] or 'new'} -> {versions[1] or 'gone'}"
+        states = [
+            a and (a.text("version") or a.text("commit")[:12])
+            for a in (before.get(key), after.get(key))
+        ]
+        if states[0] != states[1]:
+            shown = key[1] if key[2] in ("", "main") else f"{key[1]} at {key[2]}"
+            yield f"{shown} {states[0] or 'new'} -> {states[1] or 'gone'}"
 
 
 def _inputs(project: Project) -> str:
     """Digest of everything that a resolution reads: it tells whether a lock is stale."""
     manifest, context = project.manifest, project.context
-    document = manifest.model_dump(mode="json", exclude={"name", "version", "verify", "target"})
+    # Without defaults: a key that a later version adds leaves every lock as fresh as it was. An
+    # endpoint is a way to the Hub, as an address is: one lock serves through all of them.
+    unread = {"name", "version", "verify", "target", "endpoint"}
+    document = manifest.model_dump(mode="json", exclude=unread, exclude_defaults=True)
 
     def inputs(kind: str, source: Source, section: Any) -> Json:
         return [kind, dict(source.inputs(section, context))]
@@ -243,7 +258,7 @@ def _fetch(project: Project, locked: Lock, derived: Sequence[Artifact]) -> dict[
 
 def _prove(project: Project, locked: Lock, index: Index) -> None:
     """Show that each set is complete for the target; a set proved once is not proved again."""
-    context = project.context
+    context = replace(project.context, resolved=locked.artifacts)
     note = context.blobs.folder / "proved" / index.digest
     if note.exists():
         return

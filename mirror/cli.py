@@ -189,6 +189,12 @@ def inspect(console: Console, bundle: Path, files: bool, deep: bool) -> None:
     help="An environment to install into; shows what changes there and asks first.",
 )
 @click.option("--yes", is_flag=True, help="Agree to what --into changes.")
+@click.option(
+    "--into-cache",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="A cache of the Hub to put models, datasets and spaces into besides; what is there stays.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything that can be, write nothing.")
 def install(
     console: Console,
@@ -198,15 +204,17 @@ def install(
     over: Path | None,
     into: Path | None,
     yes: bool,
+    into_cache: Path | None,
     dry_run: bool,
 ) -> None:
     """Install a bundle as a new generation, and put it in use."""
     from mirror import install as use
     from mirror.core.text import human_size
+    from mirror.planning import Plan, Wish
 
     if into and (over or python):
         raise UsageError("--into names the environment itself; --over and --python have no place")
-    place, wish = _open_root(root), use.Wish(python, over, into)
+    place, wish = _open_root(root), Wish(python, over, into, into_cache)
     if dry_run:
         plan = use.rehearse(bundle, place, wish, console)
         console.result(
@@ -216,6 +224,8 @@ def install(
                 f"  over: {plan.over.prefix if plan.over else 'nothing'}",
                 *([f"  into: {plan.into}", *plan.changes.lines()] if plan.changes else []),
                 f"  space: at most {human_size(plan.space)}",
+                *([f"  cache: {plan.cache}"] if plan.cache else []),
+                *(f"  cache: {remark}" for remark in (plan.cache.remarks if plan.cache else ())),
             ],
             {
                 "name": plan.index.name,
@@ -227,11 +237,12 @@ def install(
                 "added": list(plan.changes.added) if plan.changes else [],
                 "changed": list(plan.changes.changed) if plan.changes else [],
                 "bytes": plan.space,
+                "cache": plan.cache.to_json() if plan.cache else None,
             },
         )
         return
 
-    def agree(plan: use.Plan) -> bool:
+    def agree(plan: Plan) -> bool:
         if yes or plan.changes is None:
             return True
         if not sys.stdin.isatty():
@@ -247,6 +258,7 @@ def install(
             f"generation {generation.number} is {state}: {done.index.name} {done.index.version}",
             f"  use it:    . {place.path / 'current' / 'activate'}",
             f"  verify it: {place.path / 'current' / 'tool' / 'bin' / 'mirror'} verify",
+            *([f"  cache: {done.cache}"] if done.cache else []),
         ],
         {
             "generation": generation.number,
@@ -255,17 +267,22 @@ def install(
             "version": done.index.version,
             "digest": done.index.digest,
             "changed": done.changed,
+            "cache": done.cache.to_json() if done.cache else None,
         },
     )
 
 
 @_command
 @_root
-def list_(console: Console, root: Path | None) -> None:
+@click.option("--models", is_flag=True, help="The models, datasets and spaces in use instead.")
+def list_(console: Console, root: Path | None, models: bool) -> None:
     """List the generations of a root; a star marks the one in use."""
     from mirror.core.text import human_size
 
     place = _open_root(root)
+    if models:
+        _list_models(console, place)
+        return
     current = place.current_number()
     rows = [(g, g.index()) for g in place.generations()]
     if not rows:
@@ -288,6 +305,39 @@ def list_(console: Console, root: Path | None) -> None:
                 "path": str(g.path),
             }
             for g, index in rows
+        ],
+    )
+
+
+def _list_models(console: Console, root: Root) -> None:
+    """Each revision, and its path through `current`, which the next generation may have as well."""
+    from mirror.core.index import total_size
+    from mirror.ecosystems.models.bundled import revisions
+
+    rows = [
+        (revision, str(root.path / "current" / revision.path))
+        for revision in revisions(root.current().index().artifacts)
+    ]
+    kinds = {"models": "", "datasets": " (dataset)", "spaces": " (space)"}
+    console.result(
+        [
+            line
+            for revision, path in rows
+            for line in (f"{revision.repo} at {revision.name}{kinds[revision.kind]}", f"  {path}")
+        ]
+        or ["no models, datasets or spaces are in use"],
+        [
+            {
+                "kind": revision.kind,
+                "id": revision.repo,
+                "revision": revision.name,
+                "commit": revision.commit,
+                "default": revision.default,
+                "path": path,
+                "files": len(revision.artifacts),
+                "bytes": total_size(revision.artifacts),
+            }
+            for revision, path in rows
         ],
     )
 

@@ -99,12 +99,12 @@ _LEADING = (UsageError, DownloadError, TargetError)
 
 
 def together(errors: Sequence[MirrorError]) -> MirrorError:
-    """Several errors of one run as one: nobody meets them one a run.
+    """Several errors of one run as one: nobody meets them one a run, nor one of them twice.
 
     It is of the kind that leads: a wrong manifest, then an index that cannot be read, then a target
     that does not fit, then the first of the others.
     """
-    first, *others = sorted(errors, key=_rank)
+    first, *others = sorted({str(error): error for error in errors}.values(), key=_rank)
     if not others:
         return first
     problems = list(first.problems)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mirror.core.inventory import CondaPackage
 from mirror.errors import MachineError
 
 #: (system, machine) as Python's platform module names them -> a target's platform.
@@ -21,6 +23,8 @@ _PLATFORMS = {
     ("Windows", "AMD64"): "win-amd64",
     ("Darwin", "arm64"): "macos-arm64",
 }
+#: A file of a conda package that says which Python package it brings.
+_DISTRIBUTION = re.compile(r"site-packages/[^/]+\.(dist|egg)-info(/|$)")
 # Asked of an interpreter in isolated mode: no variable and no folder changes the answer.
 _QUESTION = """
 import importlib.metadata, json, os, sys, sysconfig
@@ -130,6 +134,27 @@ def interpreter_of(prefix: Path) -> Path:
         f"{prefix} is no Python environment: it has no bin/python",
         hint="Name the folder of a virtual or conda environment.",
     )
+
+
+def conda_packages(prefix: Path) -> tuple[CondaPackage, ...]:
+    """The conda packages of an environment, by name, as its conda-meta lists them.
+
+    Raises MachineError for a record that cannot be read.
+    """
+    found = []
+    for file in sorted((prefix / "conda-meta").glob("*.json")):
+        try:
+            record = json.loads(file.read_bytes())
+            name, version, build = (str(record[key]) for key in ("name", "version", "build"))
+            subdir = str(record.get("subdir") or "unknown")
+            files = [str(path) for path in record["files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise MachineError(
+                f"{file} is no record of a conda package: {type(error).__name__}"
+            ) from None
+        python = name == "python" or any(_DISTRIBUTION.search(path) for path in files)
+        found.append(CondaPackage(name, version, build, subdir, python))
+    return tuple(found)
 
 
 def find_python(version: str) -> Path | None:

@@ -20,4 +20,5 @@ def probe(env: Path | None) -> Inventory:
         raise MachineError("this machine is no platform that a bundle can be for")
     found = machine.ask(machine.interpreter_of(env or Path(sys.prefix)), everything=True)
     packages = tuple(f"{name}=={version}" for name, version in sorted(found.packages.items()))
-    return Inventory(found.version, platform, machine.this_glibc(), packages)
+    conda = machine.conda_packages(found.prefix)
+    return Inventory(found.version, platform, machine.this_glibc(), packages, conda)

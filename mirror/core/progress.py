@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeAlias
 
@@ -22,8 +22,20 @@ class Progress(Protocol):
     def warn(self, text: str) -> None:
         """Something that did not stop the work but that a person must read."""
 
-    def bar(self, label: str, total: int, unit: str = "B") -> AbstractContextManager[Advance]:
-        """A bar over `total` bytes (unit "B") or items; ends when the context ends."""
+    def bar(
+        self,
+        label: str,
+        total: int,
+        unit: str = "B",
+        *,
+        done: int = 0,
+        names: Callable[[], Sequence[str]] = tuple,
+    ) -> AbstractContextManager[Advance]:
+        """A bar over `total` bytes (unit "B") or items; ends when the context ends.
+
+        done: how many were there before. names: what is being worked on, whenever it is asked for,
+        from any thread.
+        """
 
 
 class Quiet:
@@ -39,6 +51,14 @@ class Quiet:
         """Say nothing."""
 
     @contextmanager
-    def bar(self, label: str, total: int, unit: str = "B") -> Iterator[Advance]:
+    def bar(
+        self,
+        label: str,
+        total: int,
+        unit: str = "B",
+        *,
+        done: int = 0,
+        names: Callable[[], Sequence[str]] = tuple,
+    ) -> Iterator[Advance]:
         """Count nothing."""
         yield lambda amount: None

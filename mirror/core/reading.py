@@ -7,7 +7,7 @@ was written. All mistakes are reported in one go, each with its line and column.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -15,10 +15,9 @@ from pydantic import ValidationError
 
 from mirror.core.manifest import (
     FORMS,
+    REPOSITORIES,
     CondaSection,
-    HubModel,
     LocalFile,
-    LocalModel,
     Manifest,
     RemoteFile,
     Section,
@@ -73,12 +72,10 @@ def _unfitting(
     manifest: Manifest, places: dict[tuple[str | int, ...], tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], str]]:
     """What is right by itself and wrong beside the rest."""
-    if not (manifest.wheels or manifest.conda or manifest.models or manifest.files):
-        yield (1, 1), "it asks for nothing: list wheels, conda, models or files"
-    models = [
-        item if isinstance(item, str) else item.name if isinstance(item, LocalModel) else item.repo
-        for item in manifest.models
-    ]
+    repositories = (*manifest.models, *manifest.datasets, *manifest.spaces)
+    if not (manifest.wheels or manifest.conda or repositories or manifest.files):
+        yield (1, 1), "it asks for nothing: list wheels, conda, models, datasets or files"
+    models = [item if isinstance(item, str) else item.id for item in manifest.models]
     wanted = manifest.verify.model
     if wanted and wanted not in models:
         near = difflib.get_close_matches(wanted, models, 1)
@@ -127,7 +124,7 @@ def _explained(
 ) -> Iterator[tuple[tuple[int, int], str]]:
     for item in error.errors(include_url=False):
         # A tagged union puts the tag of the chosen shape into the location; places has none.
-        at = tuple(part for part in item["loc"] if part not in ("text", "local", "remote"))
+        at = tuple(part for part in item["loc"] if not str(part).startswith("."))
         name = ".".join(str(part) for part in at)
         match item["type"]:
             case "extra_forbidden":
@@ -164,11 +161,13 @@ def _form(item: Any) -> str:
 
 
 def _known_keys(at: tuple[str | int, ...]) -> list[str]:
-    sections: dict[str, list[type[Section]]] = {
+    sections: dict[str, Sequence[type[Section]]] = {
         "target": [TargetSection],
         "wheels": [WheelsSection],
         "conda": [CondaSection],
-        "models": [HubModel, LocalModel],
+        "models": REPOSITORIES,
+        "datasets": REPOSITORIES,
+        "spaces": REPOSITORIES,
         "files": [LocalFile, RemoteFile],
         "verify": [VerifySection],
     }

@@ -26,6 +26,7 @@ class Target:
     cuda, driver: versions as NVIDIA writes them, empty when not stated.
     gpus: architectures as the CUDA compiler names them ("sm_90").
     provided: packages the machine has, "name==version" each: resolved against, never carried.
+    conda: conda packages of its environment that a layer over it sees, "name=version=build" each.
     """
 
     python: str
@@ -35,6 +36,7 @@ class Target:
     driver: str = ""
     gpus: tuple[str, ...] = ()
     provided: tuple[str, ...] = ()
+    conda: tuple[str, ...] = ()
 
     @property
     def subdir(self) -> str:
@@ -57,10 +59,12 @@ class Target:
             raise ValueError(f"target has an unknown key: {extra[0]}")
         values: dict[str, str | tuple[str, ...]] = {}
         for key, value in table.items():
-            if key in ("gpus", "provided"):
+            if key in ("gpus", "provided", "conda"):
                 if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
                     raise ValueError(f"target.{key} is not a list of text")
                 values[key] = tuple(str(v) for v in value)
+                if key == "conda" and any(str(v).count("=") != 2 for v in value):
+                    raise ValueError("target.conda has what is not NAME=VERSION=BUILD")
             elif isinstance(value, str):
                 values[key] = value
             else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mirror.core.artifact import Artifact
+from mirror.core.manifest import WheelsSection
 from mirror.core.progress import Progress
 from mirror.core.target import Target
 from mirror.fetch.http import Fetcher, Request
@@ -26,6 +27,9 @@ class Context:
     blobs: the builder's store.
     fetcher: the one way to the network for bytes.
     kept: artifacts of the previous lock, to be preferred where they still fit.
+    resolved: artifacts that the ecosystems before this one have resolved for the same lock.
+    endpoint: of the Hub, as the manifest names it; empty when it does not.
+    wheels: the manifest's section, for whoever takes something from its package indexes.
     """
 
     folder: Path
@@ -34,6 +38,9 @@ class Context:
     fetcher: Fetcher
     progress: Progress
     kept: tuple[Artifact, ...] = ()
+    resolved: tuple[Artifact, ...] = ()
+    endpoint: str = ""
+    wheels: WheelsSection | None = None
     hashes: LocalHashes = field(default_factory=lambda: LocalHashes(None))
 
 

@@ -10,7 +10,11 @@ import json
 import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from mirror.core.artifact import Json
@@ -20,6 +24,14 @@ from mirror.store.generations import Generation
 
 _MODULES_CACHE = "HF_MODULES_CACHE"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# $0 is this Python, which tells the variables; the rest are scripts.
+_ACTIVATE = """
+exec 3>&1 >/dev/null 2>&1
+for mirror_script do [ -r "$mirror_script" ] && . "$mirror_script"; done
+unset mirror_script
+exec "$0" -I -S -c 'import json, os; print(json.dumps(dict(os.environ)))' >&3
+"""
+_SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD")
 
 
 def path_prefix(generation: Generation) -> list[Path]:
@@ -29,9 +41,20 @@ def path_prefix(generation: Generation) -> list[Path]:
 
 
 def variables(generation: Generation) -> dict[str, str]:
-    """Every variable but PATH, for programs that run in this generation as this user."""
+    """Every variable for programs that run in this generation as this user.
+
+    With what the scripts of conda packages that `activate` sources set in a shell; PATH is among
+    them only where one of them changes it.
+    """
+    table = _settings(generation)
+    return table | _activated(generation, table)
+
+
+def _settings(generation: Generation) -> dict[str, str]:
+    """Every variable but PATH that is set without a shell."""
     table = {
         "MIRROR_MODELS": str(generation.models),
+        "MIRROR_DATASETS": str(generation.datasets),
         "HF_HUB_CACHE": str(generation.hub),
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
@@ -52,7 +75,47 @@ def variables(generation: Generation) -> dict[str, str]:
         table["VIRTUAL_ENV"] = str(generation.env)
     if (generation.env / "conda-meta").is_dir():
         table["CONDA_PREFIX"] = str(generation.env)
+        table |= _package_variables(generation)
     return table | launch_settings(generation)
+
+
+def _package_variables(generation: Generation) -> dict[str, str]:
+    """What conda packages want set, as conda reads it: etc/conda/env_vars.d/*.json."""
+    found: dict[str, str] = {}
+    for file in sorted(generation.env.glob("etc/conda/env_vars.d/*.json")):
+        with suppress(OSError, ValueError, AttributeError):
+            wanted = json.loads(file.read_bytes()).items()
+            found |= {name: str(value) for name, value in wanted if _NAME.fullmatch(name)}
+    return found
+
+
+def _activation_scripts(generation: Generation) -> list[Path]:
+    """What conda packages want done in a shell that uses them, in conda's order."""
+    return sorted(generation.env.glob("etc/conda/activate.d/*.sh"))
+
+
+def _activated(generation: Generation, table: Mapping[str, str]) -> dict[str, str]:
+    """What the activation scripts set or change, in a shell that has the variables of `table`.
+
+    As in conda, what they say and whether they fail does not matter.
+    """
+    scripts = _activation_scripts(generation)
+    if not scripts:
+        return {}
+    path = [*map(str, path_prefix(generation)), os.environ.get("PATH", os.defpath)]
+    before = {**os.environ, **table, "PATH": os.pathsep.join(path)}
+    done = subprocess.run(
+        [shutil.which("bash") or "sh", "-c", _ACTIVATE, sys.executable, *scripts],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=before,
+        check=False,
+    )
+    try:
+        after: dict[str, str] = json.loads(done.stdout)
+    except ValueError:  # one of them has ended the shell
+        return {}
+    return {k: v for k, v in after.items() if before.get(k) != v and k not in _SHELLS_OWN}
 
 
 def launch_settings(generation: Generation) -> dict[str, str]:
@@ -95,20 +158,15 @@ def write_activate(generation: Generation, root: Path) -> None:
         f'PATH={shlex.quote(prefix)}"${{PATH:+:$PATH}}"' if prefix else "",
         "export PATH" if prefix else "",
     ]
-    table = variables(generation)
+    table = _settings(generation)
     table["MIRROR_ROOT"] = str(root)
     table.pop(_MODULES_CACHE)
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(table.items())]
     # Of whoever sources the file, not of whoever installed.
     lines.append(f'export {_MODULES_CACHE}="${{XDG_CACHE_HOME:-$HOME/.cache}}/mirror/hf-modules"')
-    if "CONDA_PREFIX" in table:
-        # What conda packages want done in a shell that uses them.
-        lines += [
-            'for mirror_script in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do',
-            '    if [ -r "$mirror_script" ]; then . "$mirror_script"; fi',
-            "done",
-            "unset mirror_script",
-        ]
+    for script in _activation_scripts(generation):
+        name = shlex.quote(str(script))
+        lines.append(f"if [ -r {name} ]; then . {name}; fi")
     text = "".join(f"{line}\n" for line in lines if line)
     atomic.write(generation.path / "activate", text.encode())
 

@@ -72,13 +72,18 @@ class Generation:
 
     @property
     def models(self) -> Path:
-        """ORG/NAME -> the model's snapshot."""
+        """ORG/NAME, and ORG/NAME@REVISION -> the snapshot of that revision."""
         return self.path / "models"
 
     @property
     def datasets(self) -> Path:
-        """ORG/NAME -> the dataset's snapshot."""
+        """As `models`."""
         return self.path / "datasets"
+
+    @property
+    def spaces(self) -> Path:
+        """As `models`."""
+        return self.path / "spaces"
 
     @property
     def files(self) -> Path:

@@ -127,7 +127,7 @@ class _Course:
 
     def _models(self) -> Iterable[Check]:
         self._need("store")
-        if not self.subject.models and not self.subject.named_model:
+        if not self.subject.revisions and not self.subject.named_model:
             raise _Skip("the bundle brought no models")
         return models.check(self.subject, self.subject.python)
 

@@ -1,4 +1,7 @@
-"""Stage `models`: does each bundled model load with no network, by id and by plain path?"""
+"""Stage `models`: does each bundled revision load with no network, by id and by plain path?
+
+Of datasets and spaces, the files are looked at; what reads them is not known here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from mirror.ecosystems.models.bundled import Revision
 from mirror.verify import child
 from mirror.verify.report import Check
 from mirror.verify.subject import Subject
@@ -19,14 +23,14 @@ _ADVICE = "Install the bundle again; if it stays so, the model was incomplete wh
 
 
 def check(subject: Subject, python: Path | None) -> Iterator[Check]:
-    """Several checks a model, made by the environment's Python, or by this one without one."""
-    models = subject.models
+    """Several checks a revision, made by the environment's Python, or by this one without one."""
+    found = subject.revisions
     if subject.named_model:
-        yield _named(subject.named_model, list(models))
-    with subject.progress.bar("loading models", len(models), "models") as advance:
-        for number, (name, files) in enumerate(models.items()):
+        yield _named(subject.named_model, subject.models)
+    with subject.progress.bar("loading models", len(found), "models") as advance:
+        for number, revision in enumerate(found):
             work = subject.work / "models" / str(number)
-            yield from _one(subject, python or Path(sys.executable), name, files, work)
+            yield from _one(subject, python or Path(sys.executable), revision, work)
             advance(1)
 
 
@@ -43,17 +47,23 @@ def _named(name: str, carried: list[str]) -> Check:
     )
 
 
-def _one(
-    subject: Subject, python: Path, name: str, files: list[str], work: Path
-) -> Iterator[Check]:
+def _one(subject: Subject, python: Path, revision: Revision, work: Path) -> Iterator[Check]:
+    name = revision.path.removeprefix("models/")
     work.mkdir(parents=True)
-    listing = work / "files.json"
-    listing.write_text(json.dumps(files), encoding="utf-8")
-    folder = subject.generation.models / name
+    # In a file, since names that the bundle's maker has chosen are no arguments.
+    about = {
+        "kind": revision.kind,
+        "repo": revision.repo,
+        "revisions": [*revision.refs, revision.commit],
+        "folder": str(subject.generation.path / revision.path),
+        "files": list(revision.files),
+    }
+    question = work / "question.json"
+    question.write_text(json.dumps(about), encoding="utf-8")
     answer, reason = child.ask(
         python,
         "models",
-        ["--id", name, "--path", str(folder), "--files", str(listing)],
+        ["--about", str(question)],
         environ=child.variables(subject.generation),
         folder=work,
         timeout=_TIMEOUT,

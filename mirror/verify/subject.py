@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mirror.core.index import Index
 from mirror.core.progress import Progress
+from mirror.ecosystems.models.bundled import Revision, revisions
 from mirror.store.generations import Generation, Root
 
 #: What the manifest's `verify` section says when it says nothing.
@@ -56,15 +57,17 @@ class Subject:
         return str(precision) if precision in PRECISIONS else "no"
 
     @property
-    def models(self) -> dict[str, list[str]]:
-        """The bundled models: id -> its files, relative."""
-        found: dict[str, list[str]] = {}
-        for artifact in self.index.of_kind("models"):
-            name = artifact.text("repo")
-            prefix = f"models/{name}/"
-            if name and artifact.path.startswith(prefix):
-                found.setdefault(name, []).append(artifact.path.removeprefix(prefix))
-        return found
+    def revisions(self) -> list[Revision]:
+        """The bundled models, datasets and spaces, each revision of each.
+
+        Raises BundleError when the index describes none that mirror writes.
+        """
+        return revisions(self.index.artifacts)
+
+    @property
+    def models(self) -> list[str]:
+        """The ids of the bundled models: what loads without a revision being named."""
+        return [r.repo for r in self.revisions if r.kind == "models" and r.default]
 
     @property
     def named_model(self) -> str | None:

@@ -24,11 +24,23 @@ from pathlib import Path
 
 from mirror.store.generations import remove_tree
 from tests.bench.bundles import MEGABYTE, Bundles
+from tests.bench.conda_install import CondaInstall
+from tests.bench.conda_repodata import Repodata
+from tests.bench.downloads import Downloads
 from tests.bench.packages import Again, Environment, Resolve
 from tests.bench.rows import Compared, Group, Limited, Row
 from tests.bench.start import Start
 
-GROUPS: tuple[type[Group], ...] = (Bundles, Start, Resolve, Environment, Again)
+GROUPS: tuple[type[Group], ...] = (
+    Bundles,
+    Downloads,
+    Start,
+    Resolve,
+    Environment,
+    CondaInstall,
+    Repodata,
+    Again,
+)
 
 
 def prepare(
@@ -138,6 +150,9 @@ def main() -> None:
     if any(group.name == Bundles.name for group in groups):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(f"\npeak memory of pack and install: {peak / 1e6:.0f} MB resident (aim: under 200)")
+    for group in groups:
+        if isinstance(group, Downloads):
+            print(f"\n{group.memory()} (aim: under 200)")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -142,26 +143,61 @@ def test_python_packages_are_linked_for_the_python_that_conda_brings(tmp_path: P
 
 
 @needs_data
-def test_clobbering_packages_of_others(tmp_path: Path) -> None:
-    names = ["clobber-1", "clobber-2", "clobber-3", "clobber-with-dir", "clobber-without-dir"]
-    names += ["clobber-with-symlink-a", "clobber-with-symlink-b"]
-    folder = DATA / "rattler" / "clobber"
-    channel = index_channel(
-        tmp_path / "channel", *(next(folder.glob(f"{name}-0.1.0-*")) for name in names)
-    )
-    generation, warnings = install(section(channel, *names), context(tmp_path), tmp_path / "root")
-    assert [warning.partition(" is in")[0] for warning in warnings] == [
-        "another-clobber.txt",
-        "clobber.txt",
-        "dir",
-        "lib/clobber.so",
-    ]
-    (text,) = (w for w in warnings if w.startswith("clobber.txt"))
-    winner = (generation.env / "clobber.txt").read_text(encoding="utf-8").strip()
-    assert f"that of {winner} is used" in text
-    others = {"clobber-1", "clobber-2", "clobber-3"} - {winner}
-    assert all(name in text.partition("not that of")[2] for name in others)
-    assert (generation.env / "lib" / "clobber.so").is_symlink()
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("stem", "numbers", "file", "told"),
+    [
+        ("clobber-", "123", "clobber.txt", "are used, not those of clobber-2 and clobber-3"),
+        (
+            "clobber-nested-",
+            "213",
+            "clobber/bobber/clobber.txt",
+            "not that of clobber-nested-1 and",
+        ),
+        ("clobber-with-symlink-", "ba", "lib/clobber.so", "not that of clobber-with-symlink-a"),
+    ],
+)
+def test_clobbering_packages_of_others(
+    tmp_path: Path, stem: str, numbers: str, file: str, told: str, turned: bool
+) -> None:
+    """Whose file it is does not depend on the order in which they come."""
+    names = [f"{stem}{number}" for number in (numbers[::-1] if turned else numbers)]
+    wanted = section(clobbering(tmp_path / "channel", names), *names)
+    generation, (warning,) = install(wanted, context(tmp_path), tmp_path / "root")
+    assert f"{file} " in warning
+    assert re.search(f"packages: (that|those) of {stem}{numbers[0]} (is|are) used, ", warning)
+    assert told in warning
+    path = generation.env / file
+    content = os.readlink(path) if path.is_symlink() else path.read_text(encoding="utf-8").strip()
+    assert content in (f"clobber-{numbers[0]}", "clobber-1.txt")
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (
+            ["clobber-with-dir", "clobber-without-dir"],
+            "dir is a file of clobber-without-dir, and a folder of clobber-with-dir",
+        ),
+        (
+            ["clobber-fd-1", "clobber-fd-2", "clobber-fd-3"],
+            "clobber is a file of clobber-fd-1, and a folder of clobber-fd-2 and clobber-fd-3",
+        ),
+    ],
+)
+def test_a_file_of_one_that_is_a_folder_of_others(
+    tmp_path: Path, names: list[str], told: str
+) -> None:
+    channel = clobbering(tmp_path / "channel", names)
+    with pytest.raises(BundleError) as caught:
+        install(section(channel, *names), context(tmp_path), tmp_path / "root")
+    assert caught.value.problems == (told,)
+
+
+def clobbering(folder: Path, names: list[str]) -> Path:
+    packages = DATA / "rattler" / "clobber"
+    return index_channel(folder, *(next(packages.glob(f"{name}-0.1.0-*")) for name in names))
 
 
 @needs_data
@@ -278,7 +314,7 @@ def test_a_dependency_that_is_missing_is_named_with_who_wants_it(tmp_path: Path)
 
 @needs_data
 @pytest.mark.parametrize("form", ["packages", "packages.conda"])
-def test_links_to_nowhere_are_named(tmp_path: Path, form: str) -> None:
+def test_links_to_nowhere_are_named_before_they_travel(tmp_path: Path, form: str) -> None:
     """zlib of conda's own tests, whose symbolic links have empty targets."""
     original = DATA / "conda" / "conda_format_repo" / "linux-64"
     channel = write_channel(tmp_path / "channel", Package("libgcc-ng", "8.2.0"))
@@ -287,10 +323,13 @@ def test_links_to_nowhere_are_named(tmp_path: Path, form: str) -> None:
     (channel / "linux-64" / "repodata.json").write_text(json.dumps({form: zlib}), encoding="utf-8")
     for file in zlib:
         shutil.copy(original / file, channel / "linux-64")
-    with pytest.raises(BundleError) as caught:
-        install(section(channel, "zlib"), context(tmp_path), tmp_path / "root")
-    assert "zlib-1.2.11-h7b6447c_3" in caught.value.problems[0]
-    assert any("lib/libz.so" in problem for problem in caught.value.problems)
+    wanted, here = section(channel, "zlib"), context(tmp_path)
+    found = source.resolve(wanted, here)
+    with pytest.raises(DownloadError) as caught:
+        source.prove(found, wanted, here)
+    (problem,) = caught.value.problems
+    assert problem.startswith("zlib-1.2.11-h7b6447c_3.")
+    assert "lib/libz.so" in problem
 
 
 @needs_data

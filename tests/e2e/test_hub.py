@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -17,23 +18,30 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirror.core.artifact import Artifact
 from mirror.core.index import Entry, Index
-from mirror.core.manifest import ModelItem
+from mirror.core.manifest import HubRepository, RepositoryItem
 from mirror.core.progress import Quiet
 from mirror.core.target import Target
 from mirror.ecosystems.deploy import Site
-from mirror.ecosystems.models import deploy, source
+from mirror.ecosystems.models import deploy
+from mirror.ecosystems.models.source import Repositories
 from mirror.ecosystems.source import Context
 from mirror.errors import ResolutionError
+from mirror.fetch import exchange
+from mirror.fetch.exchange import Answer
 from mirror.fetch.http import Fetcher, Request
+from mirror.fetch.parts import LARGE
 from mirror.store.blobs import Blobs
 from mirror.store.generations import Generation
-from tests.hub.hub import pointer
+from tests.hub.hub import Hub, Repo, pointer
 
+MODELS, DATASETS = Repositories("models"), Repositories("datasets")
+REVISION = "/api/models/org/tiny/revision/main"
 CHECKOUT = Path(__file__).parents[2]
 TINY = CHECKOUT / "manifests" / "tiny-llama"
 OLAH = Path(os.environ.get("MIRROR_OLAH_PYTHON") or CHECKOUT / ".venv-olah" / "bin" / "python")
@@ -95,8 +103,12 @@ def make_repository(folder: Path) -> str:
 
 
 @contextmanager
-def olah(folder: Path) -> Iterator[str]:
-    """olah at work on FOLDER/models/ORG/NAME; its URL."""
+def olah(folder: Path, basic: str, accessibility: str, known: str) -> Iterator[str]:
+    """olah at work in a folder, its URL.
+
+    basic, accessibility: further lines of its configuration. known: a path that it answers when it
+    has begun.
+    """
     assert OLAH.is_file(), (
         f"{OLAH} is missing: `make` sets it up, or let MIRROR_OLAH_PYTHON name it"
     )
@@ -110,10 +122,10 @@ def olah(folder: Path) -> Iterator[str]:
 host = "127.0.0.1"
 port = {port}
 repos-path = "{folder / "repos"}"
-mirrors-path = ["{folder}"]
+{basic}
 
 [accessibility]
-offline = true
+{accessibility}
 """,
         encoding="utf-8",
     )
@@ -127,7 +139,7 @@ offline = true
         )
     try:
         deadline = time.monotonic() + 60
-        while not _answers(f"{url}/api/models/org/tiny/revision/main"):
+        while not _answers(f"{url}{known}"):
             assert process.poll() is None, log.read_text(errors="replace")
             assert time.monotonic() < deadline, log.read_text(errors="replace")
             time.sleep(0.1)
@@ -147,15 +159,15 @@ def _answers(url: str) -> bool:
 
 def test_a_model_from_olah(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = make_repository(tmp_path / "olah" / "models" / "org" / "tiny")
-    blobs = Blobs(tmp_path / "store")
-    target = Target(python="3.11", platform="linux-x86_64")
-    context = Context(tmp_path, target, blobs, Fetcher(blobs, Quiet()), Quiet())
+    context = context_in(tmp_path)
+    blobs = context.blobs
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    with olah(tmp_path / "olah") as url:
+    folders = f'mirrors-path = ["{tmp_path / "olah"}"]'
+    with olah(tmp_path / "olah", folders, "offline = true", REVISION) as url:
         monkeypatch.setenv("HF_ENDPOINT", url)
         artifacts = locked_and_fetched(["org/tiny"], context)
         with pytest.raises(ResolutionError) as caught:
-            source.resolve(["org/missing", "org/tiny"], context)
+            MODELS.resolve(["org/missing", "org/tiny"], context)
         assert "org/missing" in caught.value.message
     expected = {f.name: f.read_bytes() for f in TINY.iterdir()}
     assert {a.text("file"): blobs.path(a.sha256).read_bytes() for a in artifacts} == expected
@@ -175,11 +187,55 @@ def test_a_model_from_olah(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert {f.name: f.read_bytes() for f in plain.iterdir()} == expected
 
 
-def locked_and_fetched(section: list[ModelItem], context: Context) -> list[Artifact]:
-    artifacts = source.resolve(section, context)
-    requests = source.requests(artifacts, section, context)
+def test_a_dataset_through_olah(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """olah as a proxy before another Hub: large files come in ranges, and are resumed."""
+    (tmp_path / "olah").mkdir()
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    files = {
+        "train/big.parquet": random.Random(0).randbytes(LARGE + 5),
+        "train/small.json": b"{}\n",
+        "README.md": b"a dataset\n",
+    }
+    with Hub() as hub:
+        commit = hub.add(Repo("org/corpus", kind="datasets"), files).refs["main"]
+        there = hub.url.removeprefix("http://")
+        upstream = f'hf-scheme = "http"\nhf-netloc = "{there}"\nhf-lfs-netloc = "{there}"'
+        known = "/api/datasets/org/corpus/revision/main"
+        with olah(tmp_path / "olah", upstream, "offline = false", known) as url:
+            monkeypatch.setenv("HF_ENDPOINT", url)
+            context = context_in(tmp_path)
+            section: list[RepositoryItem] = [HubRepository(repo="org/corpus")]
+            artifacts = DATASETS.resolve(section, context)
+            requests = DATASETS.requests(artifacts, section, context)
+            seen: list[tuple[int, bool]] = []
+            ask = exchange.ask
+
+            @contextmanager
+            def noted(*arguments: Any, **named: Any) -> Iterator[Answer]:
+                with ask(*arguments, **named) as answer:
+                    seen.append((answer.start, answer.partial))
+                    yield answer
+
+            monkeypatch.setattr(exchange, "ask", noted)
+            context.fetcher.fetch([r for r in requests if isinstance(r, Request)])
+    places = {a.text("file"): context.blobs.path(a.sha256) for a in artifacts}
+    assert {name: place.read_bytes() for name, place in places.items()} == files
+    assert {a.text("commit") for a in artifacts} == {commit}
+    assert len(seen) > 1
+    assert all(partial for _, partial in seen)
+
+
+def context_in(folder: Path) -> Context:
+    blobs = Blobs(folder / "store")
+    target = Target(python="3.11", platform="linux-x86_64")
+    return Context(folder, target, blobs, Fetcher(blobs, Quiet()), Quiet())
+
+
+def locked_and_fetched(section: list[RepositoryItem], context: Context) -> list[Artifact]:
+    artifacts = MODELS.resolve(section, context)
+    requests = MODELS.requests(artifacts, section, context)
     context.fetcher.fetch([r for r in requests if isinstance(r, Request)])
-    source.prove(artifacts, section, context)
+    MODELS.prove(artifacts, section, context)
     return artifacts
 
 

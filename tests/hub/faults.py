@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import time
 import zlib
 from collections.abc import Callable
 
@@ -95,6 +96,16 @@ def compress() -> Change:
         reply.headers["Content-Encoding"] = "gzip"
 
     return change
+
+
+def drip(pause: float, block: int = 1) -> Change:
+    """Send so few bytes at a time, with a pause of so many seconds before each."""
+    return _set(block=block, before=lambda sent: time.sleep(pause))
+
+
+def shift_range(by: int) -> Change:
+    """206 with a range that begins so many bytes after the one that was asked for."""
+    return _set(shift=by)
 
 
 def watch(before: Callable[[int], object]) -> Change:

@@ -1,35 +1,54 @@
-"""The Hub's endpoints: revisions, trees in pages, files; private and gated repositories."""
+"""The Hub's endpoints: revisions, trees in pages, files, whoami; private and gated repositories."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import parse_qs, quote, urlsplit
 
-from tests.hub.server import Reply, Seen, Server
+from tests.hub.server import Change, Reply, Seen, Server
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_API = re.compile(r"/api/(models|datasets|spaces)/(.+?)(?:/(revision|tree|paths-info)/([^/]+)/?)?")
+_FILE = re.compile(r"/(.+?)/resolve/([^/]+)/(.+)")
+_SHORT = re.compile(r"[0-9a-f]{7,40}")
+#: Files of a gated repository that everybody may read.
+_OPEN = ("README.md", ".gitattributes")
 
 
 @dataclass
 class Repo:
-    """A model repository: commits by their hash, and names for some of them.
+    """A repository: commits by their hash, and names for some of them.
 
+    kind: "models", "datasets" or "spaces".
     lfs_from: files of at least this many bytes are in LFS, as the Hub does for large ones.
     token: who may see it at all (private) ...
-    gated: ... or who may download from it, though anybody may list it.
+    gated: ... or who may download from it, though anybody may list it. gate: who opens it.
+    card: the front matter of its README. tags: what the Hub makes of it, besides.
+    xet: what is in LFS lies in Xet; plain HTTP gives it all the same ("bridge") or not ("only").
     """
 
     name: str
+    kind: str = "models"
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
     lfs_from: int = 5000
     token: str | None = None
     gated: str | None = None
+    gate: Literal["auto", "manual"] = "manual"
+    card: dict[str, object] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+    xet: Literal["bridge", "only"] | None = None
+
+    @property
+    def label(self) -> str:
+        """Where its pages are below the Hub's address."""
+        return self.name if self.kind == "models" else f"{self.kind}/{self.name}"
 
     def commit(self, files: Mapping[str, bytes], *names: str) -> str:
         """A further commit that holds exactly these files; the names (branches, tags) move to it.
@@ -37,22 +56,33 @@ class Repo:
         Returns its hash.
         """
         text = "".join(f"{path} {git_id(data)}\n" for path, data in sorted(files.items()))
-        sha = hashlib.sha1(f"{self.name} {text}".encode()).hexdigest()
+        sha = hashlib.sha1(f"{self.label} {text}".encode()).hexdigest()
         self.commits[sha] = dict(files)
         self.refs |= dict.fromkeys(names, sha)
         return sha
 
     def find(self, revision: str) -> str | None:
-        """The commit that a branch, a tag or a hash names."""
-        return self.refs.get(revision, revision if revision in self.commits else None)
+        """The commit that a branch, a tag, or a short or full hash names."""
+        if revision in self.refs:
+            return self.refs[revision]
+        if not _SHORT.fullmatch(revision):
+            return None
+        return next((commit for commit in self.commits if commit.startswith(revision)), None)
 
 
 class Hub(Server):
-    """A Hub; see the package's docstring. page_size: entries of a tree in one answer."""
+    """A Hub; see the package's docstring.
+
+    page_size: entries of a tree in one answer.
+    repos: by label: org/name, datasets/org/name, spaces/org/name.
+    accounts: token -> role ("read", "write", "fineGrained"). Once there is one, any other token is
+        refused wherever it is sent.
+    """
 
     def __init__(self, page_size: int = 1000) -> None:
         super().__init__()
         self.repos: dict[str, Repo] = {}
+        self.accounts: dict[str, str] = {}
         self.page_size = page_size
 
     def add_model(
@@ -64,25 +94,48 @@ class Hub(Server):
         token: str | None = None,
         gated: str | None = None,
     ) -> Repo:
-        """A repository with one commit, on main; files from a folder, or given."""
+        """A model with one commit, on main; files from a folder, or given."""
+        return self.add(Repo(name, lfs_from=lfs_from, token=token, gated=gated), files)
+
+    def add(self, repo: Repo, files: Path | Mapping[str, bytes]) -> Repo:
+        """A repository of any kind, with one commit, on main; files from a folder, or given."""
         if isinstance(files, Path):
             found = sorted(path for path in files.rglob("*") if path.is_file())
             files = {path.relative_to(files).as_posix(): path.read_bytes() for path in found}
-        repo = Repo(name, lfs_from=lfs_from, token=token, gated=gated)
         repo.commit(files, "main")
-        self.repos[name] = repo
+        self.repos[repo.label] = repo
         return repo
 
     def reply(self, seen: Seen) -> Reply:
-        if found := re.fullmatch(r"/api/models/(.+?)/(revision|tree)/([^/]+)", _raw_path(seen)):
-            name, what, revision = found[1], found[2], _unquoted(found[3])
-            return self._api(seen, name, what, revision)
-        if found := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", _raw_path(seen)):
+        token = _token(seen)
+        if token and self.accounts and token not in self.accounts:
+            return _refused(401, "", "Invalid credentials in Authorization header")
+        if _raw_path(seen) == "/api/whoami-v2":
+            return self._whoami(token)
+        if found := _API.fullmatch(_raw_path(seen)):
+            kind, name, what, revision = found.groups()
+            label = name if kind == "models" else f"{kind}/{name}"
+            return self._api(seen, label, what, _unquoted(revision or "main"))
+        if found := _FILE.fullmatch(_raw_path(seen)):
             return self._file(seen, found[1], _unquoted(found[2]), _unquoted(found[3]))
         return super().reply(seen)
 
-    def _api(self, seen: Seen, name: str, what: str, revision: str) -> Reply:
-        repo = self.repos.get(name)
+    def _whoami(self, token: str | None) -> Reply:
+        if token not in self.accounts:
+            return _refused(401, "", "Invalid username or password.")
+        access: dict[str, object] = {"displayName": "a token", "role": self.accounts[token]}
+        if self.accounts[token] == "fineGrained":
+            access["fineGrained"] = {"canReadGatedRepos": False, "global": [], "scoped": []}
+        return _json(
+            {
+                "type": "user",
+                "name": "somebody",
+                "auth": {"type": "access_token", "accessToken": access},
+            }
+        )
+
+    def _api(self, seen: Seen, label: str, what: str | None, revision: str) -> Reply:
+        repo = self.repos.get(label)
         if repo is None or repo.token not in (None, _token(seen)):
             return _refused(404 if _token(seen) else 401, "RepoNotFound", "Repository not found")
         commit = repo.find(revision)
@@ -91,18 +144,22 @@ class Hub(Server):
         files = repo.commits[commit]
         if what == "tree":
             return self._tree(seen, repo, files)
+        if what == "paths-info":
+            paths = parse_qs(seen.body.decode()).get("paths", [])
+            return _json([_entry(repo, path, files[path]) for path in paths if path in files])
         return _json(
             {
                 "_id": commit[:24],
-                "id": name,
-                "modelId": name,
+                "id": repo.name,
+                "modelId": repo.name,
                 "sha": commit,
                 "private": repo.token is not None,
-                "gated": "manual" if repo.gated else False,
+                "gated": repo.gate if repo.gated else False,
                 "disabled": False,
-                "tags": [],
+                "tags": repo.tags,
                 "downloads": 0,
                 "likes": 0,
+                **({"cardData": repo.card} if repo.card else {}),
                 "siblings": [{"rfilename": path} for path in sorted(files)],
             }
         )
@@ -122,14 +179,14 @@ class Hub(Server):
             reply.headers["Link"] = f'<{self.url}{following}>; rel="next"'
         return reply
 
-    def _file(self, seen: Seen, name: str, revision: str, path: str) -> Reply:
-        repo = self.repos.get(name)
+    def _file(self, seen: Seen, label: str, revision: str, path: str) -> Reply:
+        repo = self.repos.get(label)
         if repo is None or repo.token not in (None, _token(seen)):
             return _refused(404 if _token(seen) else 401, "RepoNotFound", "Repository not found")
-        if repo.gated not in (None, _token(seen)):
+        if repo.gated not in (None, _token(seen)) and path not in _OPEN:
             status = 403 if _token(seen) else 401
             return _refused(
-                status, "GatedRepo", f"Access to model {name} is restricted. Ask for it there."
+                status, "GatedRepo", f"Access to model {label} is restricted. Ask for it there."
             )
         commit = repo.find(revision)
         if commit is None:
@@ -142,7 +199,24 @@ class Hub(Server):
             sha256 = hashlib.sha256(data).hexdigest()
             headers |= {"ETag": f'"{sha256}"', "X-Linked-Etag": f'"{sha256}"'}
             headers["X-Linked-Size"] = str(len(data))
+            if repo.xet:
+                headers["X-Xet-Hash"] = _xet_hash(data)
+                where = f"{self.url}/api/{repo.kind}/{repo.name}/xet-read-token/{commit}"
+                headers["Link"] = f'<{where}>; rel="xet-auth"'
+            if repo.xet == "only" and seen.method == "GET":
+                return Reply(403, headers, body=b"ask Xet for it\n")
         return Reply(body=data, headers=headers)
+
+
+def edited(change: Callable[[Any], object]) -> Change:
+    """A fault: the JSON document that is answered, changed in place by `change`."""
+
+    def apply(seen: Seen, reply: Reply) -> None:
+        document = json.loads(reply.body)
+        change(document)
+        reply.body = json.dumps(document).encode()
+
+    return apply
 
 
 def git_id(data: bytes) -> str:
@@ -165,6 +239,7 @@ def _entry(repo: Repo, path: str, data: bytes) -> dict[str, object]:
     lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
     return {
         **entry,
+        **({"xetHash": _xet_hash(data)} if repo.xet else {}),
         "oid": git_id(pointer(data)),
         "lfs": {**lfs, "pointerSize": len(pointer(data))},
     }
@@ -176,8 +251,13 @@ def _parents(path: str) -> list[str]:
 
 
 def _token(seen: Seen) -> str | None:
-    scheme, _, token = seen.headers.get("authorization", "").partition(" ")
-    return token if scheme == "Bearer" and token else None
+    """A token, or user:password: the Hub itself takes tokens only, but mirrors of it take both."""
+    scheme, _, value = seen.headers.get("authorization", "").partition(" ")
+    return base64.b64decode(value).decode() if scheme == "Basic" else value or None
+
+
+def _xet_hash(data: bytes) -> str:
+    return hashlib.sha256(b"xet" + data).hexdigest()
 
 
 def _json(document: object) -> Reply:
@@ -186,7 +266,7 @@ def _json(document: object) -> Reply:
 
 
 def _refused(status: int, code: str, message: str) -> Reply:
-    headers = {"X-Error-Code": code, "X-Error-Message": message}
+    headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
     return Reply(status, headers, body=json.dumps({"error": message}).encode())
 
 

@@ -25,6 +25,7 @@ class Seen:
     method: str
     target: str
     headers: dict[str, str]
+    body: bytes = b""
 
     @property
     def path(self) -> str:
@@ -50,7 +51,8 @@ class Reply:
     stop_after: bytes of the body after which the sending stops ...
     stop_how: ... by "close", by "reset", or by waiting for an event.
     before: called before each block of the body with the number of bytes sent so far.
-    sent: filled in: bytes of the body that were given to the kernel.
+    block: bytes that are sent at once.
+    shift: bytes by which a range that is sent is another than the one asked for.
     """
 
     status: int = 200
@@ -62,6 +64,8 @@ class Reply:
     stop_after: int | None = None
     stop_how: str | threading.Event = "close"
     before: Callable[[int], object] | None = None
+    block: int = _SEND
+    shift: int = 0
 
 
 Change: TypeAlias = Callable[[Seen, Reply], object]
@@ -91,11 +95,13 @@ class Server:
     """Serves `files` (path -> bytes) until the `with` block ends.
 
     seen: every request, in the order of arrival.
+    connections: how many have been made.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.seen: list[Seen] = []
+        self.connections = 0
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._http = _Listener(self)
@@ -174,6 +180,7 @@ class _Listener(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._open.add(request)
+        self.owner.connections += 1
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -204,9 +211,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._handle()
 
+    def do_POST(self) -> None:
+        self._handle()
+
     def _handle(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        seen = Seen(self.command, self.path, headers)
+        body = self.rfile.read(int(headers.get("content-length", 0)))
+        seen = Seen(self.command, self.path, headers, body)
         try:
             self._send(seen, self.server.owner.answer(seen))
         except (BrokenPipeError, ConnectionResetError):
@@ -220,6 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
             condition = seen.headers.get("if-range")
             if seen.range and condition in (None, reply.headers.get("ETag")):
                 first, last = seen.range
+                first += reply.shift
                 if first >= len(body):
                     status, extra["Content-Range"] = 416, f"bytes */{len(body)}"
                     body = b""
@@ -245,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_body(self, reply: Reply, body: bytes) -> None:
         chunked, sent = reply.length == "chunked", 0
-        for block in _blocks(body, reply.stop_after):
+        for block in _blocks(body, reply.stop_after, reply.block):
             if reply.before:
                 reply.before(sent)
             self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
@@ -267,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
 
 
-def _blocks(body: bytes, limit: int | None) -> Iterator[bytes]:
+def _blocks(body: bytes, limit: int | None, block: int) -> Iterator[bytes]:
     end = len(body) if limit is None else min(limit, len(body))
-    for start in range(0, end, _SEND):
-        yield body[start : min(start + _SEND, end)]
+    for start in range(0, end, block):
+        yield body[start : min(start + block, end)]

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,10 +12,9 @@ from mirror.core.lock import Lock, parse
 from mirror.core.manifest import CondaSection
 from mirror.core.target import Target
 from mirror.ecosystems.conda import source
+from mirror.ecosystems.conda.machine import There, virtual_packages
 from mirror.ecosystems.conda.records import brings_python, record
-from mirror.ecosystems.conda.solver import virtual_packages
-from mirror.errors import DownloadError, ResolutionError, UsageError
-from mirror.fetch.http import Request
+from mirror.errors import DownloadError, ResolutionError
 from tests.conda_packages import Package, context, section, write_channel
 
 TOOL = Package("tool", depends=["lib >=2"], files={"bin/tool": b"#!/bin/sh\n"})
@@ -40,6 +33,8 @@ def test_resolves_into_artifacts_of_the_targets_subdir_and_noarch(tmp_path: Path
     assert (tool.kind, tool.size, tool.executable) == ("conda", len(TOOL.to_bytes()), False)
     assert tool.origin == {
         "channel": "local",
+        "name": "tool",
+        "version": "1.0",
         "subdir": "noarch",
         "file": "tool-1.0-0.tar.bz2",
         "record": {**TOOL.index(), "size": tool.size, "sha256": tool.sha256},
@@ -91,10 +86,11 @@ def test_every_unsatisfied_spec_is_explained(tmp_path: Path) -> None:
     with pytest.raises(ResolutionError) as caught:
         source.resolve(section(channel, "lib", "tool", "app", "ghost"), context(tmp_path))
     text = str(caught.value)
+    assert "conda.packages.1: tool: " in text
     assert "tool 1.0 would require" in text
     assert "lib >=2, for which no candidates were found" in text
     assert "engine >=4, for which no candidates were found" in text
-    assert "No candidates were found for ghost" in text
+    assert "conda.packages.3: ghost: the channels have no such package" in text
     assert "__glibc 2.28" in text, "what the target gives is said"
 
 
@@ -108,11 +104,22 @@ def test_specs_that_exclude_each_other_are_explained(tmp_path: Path) -> None:
     assert "lib <2 cannot be fulfilled" in text
 
 
-def test_what_is_no_match_spec_is_named(tmp_path: Path) -> None:
-    channel = write_channel(tmp_path / "local", *LIBS)
-    with pytest.raises(UsageError) as caught:
-        source.resolve(section(channel, "lib", "lib = = 3 ]", "*x*"), context(tmp_path))
-    assert [p.partition(":")[0] for p in caught.value.problems] == ["lib = = 3 ]", "*x*"]
+def test_versions_and_builds_that_are_not_there_are_told_from_those_that_are(
+    tmp_path: Path,
+) -> None:
+    numpy = [Package("numpy", f"1.{minor}", build="py311_0") for minor in range(8)]
+    channel = write_channel(tmp_path / "local", *numpy, Package("numpy", "1.7", build="py310_0"))
+    wanted = section(channel, "numpy=9", "numpy=1.7=py39h64a7726_0", "numpy >=1.7")
+    with pytest.raises(ResolutionError) as caught:
+        source.resolve(wanted, context(tmp_path))
+    numpy_9, py39 = caught.value.problems
+    assert numpy_9 == (
+        "conda.packages.0: numpy=9: the channels have no such version, but ..., 1.3, 1.4, 1.5, 1.6,"
+        " 1.7"
+    )
+    assert py39.endswith("no such build of this version, but py310_0 (noarch), py311_0 (noarch)")
+    assert caught.value.hint is not None
+    assert "conda env export --no-builds" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -136,22 +143,46 @@ def test_python_comes_in_the_targets_version_only(tmp_path: Path) -> None:
         source.resolve(section(channel, "python=3.12"), context(tmp_path))
 
 
+def virtual(target: Target) -> dict[str, str]:
+    return {item.name: item.version for item in virtual_packages(target)}
+
+
 def test_virtual_packages_follow_from_the_target_alone() -> None:
     plain = Target(python="3.11", platform="linux-x86_64", glibc="2.17")
-    assert virtual_packages(plain) == {
-        "__unix": ("0", "0"),
-        "__linux": ("3.10", "0"),
-        "__glibc": ("2.17", "0"),
-        "__archspec": ("1", "x86_64"),
-    }
+    assert virtual_packages(plain) == [
+        There("__archspec", "1", "x86_64"),
+        There("__unix", "0"),
+        There("__linux", "3.10"),
+        There("__glibc", "2.17"),
+    ]
     rich = Target("3.11", "linux-aarch64", "2.34", cuda="12.8", gpus=("sm_120", "sm_90a", "sm_100"))
-    found = virtual_packages(rich)
-    assert found["__linux"] == ("4.18", "0")
-    assert found["__archspec"] == ("1", "aarch64")
-    assert found["__cuda"] == ("12.8", "0")
-    assert found["__cuda_arch"] == ("9.0", "0"), "what all the GPUs can do"
-    assert "__glibc" not in virtual_packages(Target("3.11", "macos-arm64"))
-    assert "__win" in virtual_packages(Target("3.11", "win-amd64"))
+    found = virtual(rich)
+    assert found["__linux"] == "4.18"
+    assert found["__cuda"] == "12.8"
+    assert found["__cuda_arch"] == "9.0", "what all the GPUs can do"
+    assert virtual_packages(rich)[0] == There("__archspec", "1", "aarch64")
+    assert "__glibc" not in virtual(Target("3.11", "macos-arm64"))
+    assert "__win" in virtual(Target("3.11", "win-amd64"))
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "found"),
+    [("", "", None), ("", "450.80", "11"), ("", "570.86", "12"), ("12.4", "580.1", "12.4")],
+)
+def test_the_driver_tells_the_cuda_that_nobody_states(
+    cuda: str, driver: str, found: str | None
+) -> None:
+    target = Target("3.11", "linux-x86_64", "2.28", cuda=cuda, driver=driver)
+    assert virtual(target).get("__cuda") == found
+
+
+def test_no_build_is_taken_for_a_cpu_that_nobody_stated(tmp_path: Path) -> None:
+    level = Package("level", "3", depends=["__archspec 1 x86_64_v3"])
+    fast = Package("math", build="fast_1", depends=["level"])
+    plain = Package("math", build="plain_0")
+    channel = write_channel(tmp_path / "local", level, fast, plain)
+    (found,) = source.resolve(section(channel, "math"), context(tmp_path))
+    assert record(found)["build"] == "plain_0"
 
 
 def test_inputs_change_with_a_folders_repodata(tmp_path: Path) -> None:
@@ -254,73 +285,6 @@ def test_prove_finds_python_packages_without_a_python(tmp_path: Path) -> None:
     here, wanted = context(tmp_path), section(channel, "pure")
     with pytest.raises(ResolutionError, match="none of the set brings one"):
         source.prove(source.resolve(wanted, here), wanted, here)
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-    """A folder over HTTP on loopback: its URL, and each request's path and credentials."""
-    asked: list[tuple[str, str | None]] = []
-
-    class Handler(SimpleHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append((self.path, self.headers.get("Authorization")))
-            super().do_GET()
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """rattler hangs up on answers that it no longer needs."""
-
-    server = Server(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def test_a_channel_by_url_is_recorded_by_its_name(tmp_path: Path) -> None:
-    write_channel(tmp_path / "www" / "mirrors" / "main", TOOL, *LIBS)
-    here = context(tmp_path)
-    with served(tmp_path / "www") as (host, asked):
-        wanted = section(f"http://me:s3cret@{host}/mirrors/main", "tool")
-        found = source.resolve(wanted, here)
-        (lib, tool) = source.requests(found, wanted, here)
-    assert {auth for _, auth in asked} == {"Basic bWU6czNjcmV0"}
-    assert tool == Request(
-        url=f"http://{host}/mirrors/main/noarch/{TOOL.file}",
-        label=TOOL.file,
-        digest=f"sha256:{found[1].sha256}",
-        size=found[1].size,
-        headers={"Authorization": "Basic bWU6czNjcmV0"},
-    )
-    written = repr([a.origin for a in found]) + repr((lib, tool))
-    assert "127.0.0.1" not in repr([a.origin for a in found])
-    assert "s3cret" not in written
-    cached = [path for path in here.blobs.folder.rglob("*") if path.is_file()]
-    assert cached, "repodata is kept for the next time"
-    assert not any(b"s3cret" in path.read_bytes() for path in cached)
-    folder = section(tmp_path / "www" / "mirrors" / "main", "tool")
-    assert source.resolve(folder, here) == found, "one lock for every mirror of a channel"
-
-
-def test_a_channel_that_answers_html_is_named(tmp_path: Path) -> None:
-    for subdir in ("noarch", "linux-64"):
-        (tmp_path / "www" / "portal" / subdir).mkdir(parents=True)
-        page = tmp_path / "www" / "portal" / subdir / "repodata.json"
-        page.write_text("<html>Please log in</html>", encoding="utf-8")
-    with served(tmp_path / "www") as (host, _), pytest.raises(DownloadError, match="portal: "):
-        source.resolve(section(f"http://{host}/portal", "tool"), context(tmp_path))
-
-
-def test_a_channel_that_is_not_there_is_named(tmp_path: Path) -> None:
-    (tmp_path / "www").mkdir()
-    with served(tmp_path / "www") as (host, _), pytest.raises(DownloadError, match=r"ghost: .*404"):
-        source.resolve(section(f"http://{host}/ghost", "tool"), context(tmp_path))
 
 
 def test_a_lock_of_other_channels_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import mirror
 from mirror.core import reading
-from mirror.core.manifest import HubModel, LocalFile, LocalModel, RemoteFile, json_schema
+from mirror.core.manifest import HubRepository, LocalFile, FolderRepository, RemoteFile, json_schema
 from mirror.errors import UsageError
 
 GOOD = b"""\
@@ -47,8 +47,8 @@ def test_every_scalar_is_text_before_it_is_typed() -> None:
     assert manifest.verify.steps == 10
     assert manifest.models == [
         "org/name",
-        HubModel(repo="org/other", revision="v1"),
-        LocalModel(path="run7", name="our/run7"),
+        HubRepository(repo="org/other", revision="v1"),
+        FolderRepository(path="run7", name="our/run7"),
     ]
     assert [type(item) for item in manifest.files] == [LocalFile, RemoteFile]
 

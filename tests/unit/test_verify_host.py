@@ -118,7 +118,7 @@ def test_an_index_from_outside_is_taken_for_what_it_can_be(tmp_path: Path) -> No
     found = subject(tmp_path, verify=odd)
     assert (found.imports, found.steps, found.precision) == (["a"], 40, "no")
     assert found.model is None
-    assert found.models == {}
+    assert found.models == []
 
 
 def holding(folder: Path, named: Json, *models: str) -> Root:
@@ -130,7 +130,7 @@ def holding(folder: Path, named: Json, *models: str) -> Root:
     entries = []
     for name in models:
         path = f"models/{name}/config.json"
-        origin: dict[str, Json] = {"repo": name}
+        origin = {"repo": name, "revision": "main", "commit": "0" * 40, "file": "config.json"}
         digest = root.blobs.put(config)
         entries.append(Entry(Artifact("models", path, len(config), digest, origin=origin)))
         (generation.models / name).mkdir(parents=True)

@@ -83,6 +83,7 @@ _PROJECT_FILE = re.compile(
     r"(?P<path>(?:[A-Za-z]:)?(?:[^\[\]:;@]*[/\\])?pyproject\.toml)"
     r"(?:\[(?P<extras>[^\[\]]*)\])?(?::(?P<groups>[^\[\]:]*))?"
 )
+_ENVIRONMENT_FILE = re.compile(r"(?P<path>(?:[A-Za-z]:)?[^;@:]+\.ya?ml)(?::(?P<pip>pip))?")
 _FILE = re.compile(
     r"(?:[^\s;@]*[/\\])?(?:[^\s;@/\\]+\.(?:txt|toml|ipynb)|requirements[^\s;@/\\]*\.in"
     r"|setup\.(?:py|cfg)|Pipfile|[^\s;@/\\]*\.lock)"
@@ -251,9 +252,10 @@ def _asked(
 
 
 def _project_file(text: str, where: str) -> Include | None:
-    """`pyproject.toml`, `pyproject.toml[extra,...]`, `pyproject.toml:group,...`, `x.yml`."""
-    if re.fullmatch(r"(?:[A-Za-z]:)?[^;@:]+\.ya?ml", text):
-        return Include("environment", text.replace("\\", "/"), where)
+    """`pyproject.toml[extra,...]`, `pyproject.toml:group,...`, `x.yml`, `x.yml:pip` and such."""
+    if found := _ENVIRONMENT_FILE.fullmatch(text):
+        path, part = found["path"].replace("\\", "/"), tuple(filter(None, [found["pip"]]))
+        return Include("environment", path, where, groups=part)
     found = _PROJECT_FILE.fullmatch(text)
     if not found:
         return None

@@ -129,7 +129,8 @@ class LocalProject:
 class Include:
     """A file that asks for more; its path as written, from the folder of the file that names it.
 
-    extras, groups: of a pyproject.toml. With groups, those alone are meant, not the project.
+    extras, groups: of a pyproject.toml. With groups, those alone are meant, not the project. Of an
+    environment.yml the one group is `pip`: its conda part is carried elsewhere.
     """
 
     kind: Literal["requirements", "constraints", "pyproject", "environment"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mirror.core import paths
 
 T = TypeVar("T")
 #: Modules that name the exceptions which rattler's Rust side raises: its own, and a panic.
-_RUST = ("exceptions", "pyo3_runtime")
+_RUST = ("exceptions", "pyo3_runtime", "pyo3_async_runtimes")
 
 
 class RattlerError(Exception):
@@ -28,15 +29,22 @@ def _short(line: str) -> str:
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end.
-
-    Raises RattlerError for whatever rattler raises: exceptions of its own, a Rust panic (which is
-    no Exception), and an OSError without a number for a file that it could not make sense of.
-    """
+    """Run it to its end. Raises RattlerError as `translated` does."""
     import asyncio
 
-    try:
+    with translated():
         return asyncio.run(coroutine)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise RattlerError for whatever rattler raises within.
+
+    That is exceptions of its own, a Rust panic (which is no Exception), and an OSError without a
+    number for a file that it could not make sense of.
+    """
+    try:
+        yield
     except BaseException as error:
         numberless = isinstance(error, OSError) and error.errno is None
         if type(error).__module__ not in _RUST and not numberless:

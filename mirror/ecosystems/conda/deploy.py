@@ -1,24 +1,31 @@
 """Conda packages on the server: linked into the generation's environment, without conda.
 
-rattler is given the generation's own channel and nothing else, opens no connection, runs no script
-of a package, and is trusted with no byte that was not compared before: it checks neither the hash
-of a local package nor the paths in it.
+Each package is compared with its hash, unpacked beside the environment, and judged as it lies
+there; then all are linked from there. rattler opens no connection, runs no script of a package, and
+is trusted neither to compare a hash nor to look at a path, nor to survive what it is given: it
+works in processes of its own.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.core.artifact import Artifact
-from mirror.ecosystems.conda import archives, bridge
+from mirror.core.artifact import Artifact, Json
+from mirror.core.paths import shown
+from mirror.ecosystems.conda import bridge, links, unpacked, workers
 from mirror.ecosystems.conda.archives import Contents
 from mirror.ecosystems.conda.records import REPODATA, is_package, record
 from mirror.ecosystems.conda.records import brings_python as brings_python
+from mirror.ecosystems.conda.remarks import remarks
+from mirror.ecosystems.conda.scripts import Runner, in_order
 from mirror.ecosystems.deploy import Site
 from mirror.errors import BundleError, MachineError, MirrorError
 from mirror.store.blobs import hash_file, place
@@ -27,43 +34,105 @@ from mirror.store.generations import remove_tree
 if TYPE_CHECKING:
     import rattler
 
-#: Where rattler puts, of a file that several packages bring, those that are not used.
-_CLOBBERED = "__clobbers__"
 _REFUSED = re.compile(r"No space left|Permission denied|Read-only file system|Disk quota", re.I)
+_SITE_PACKAGES = re.compile(r"lib/(python|pypy)[0-9.]*[0-9]t?/site-packages")
+
+
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """A package on its way into the prefix.
+
+    archive: where it lies while it is installed. folder: what it is unpacked to, in rattler's
+    cache and under the name by which rattler finds it there.
+    """
+
+    artifact: Artifact
+    archive: Path
+    folder: Path
+
+    @property
+    def record(self) -> Mapping[str, Json]:
+        return record(self.artifact)
+
+    @property
+    def name(self) -> str:
+        return str(self.record.get("name"))
+
+    @property
+    def sha256(self) -> str:
+        return self.artifact.sha256
 
 
 def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     """Lay the packages out as a channel, and link them all into the environment's prefix.
 
-    Raises BundleError for packages that are not what the index says or cannot be unpacked, and
-    MachineError for what this machine does not let be done.
+    The scripts of those that the bundle allows it are run. Raises BundleError for packages that are
+    not what the index says or cannot be unpacked, and MachineError for what this machine does not
+    let be done, failing scripts among it.
     """
-    for artifact in artifacts:
-        place(site.blobs.path(artifact.sha256), site.generation.path / artifact.path)
-    _compare(artifacts, site)
-    records = _records(artifacts, site)
-    contents = _contents(artifacts, site)
-    _fits(contents, site)
-    _install(records, site)
-    for file in (site.generation.env / "conda-meta").glob("*.json"):
-        file.chmod(0o644)  # rattler writes them for their owner alone
-    for line in _remarks(contents, site.generation.env):
-        site.progress.warn(line)
-
-
-def _compare(artifacts: Sequence[Artifact], site: Site) -> None:
-    """Hash every file of the channel again: the last look before rattler reads it."""
-    changed = [a for a in artifacts if hash_file(site.generation.path / a.path) != a.sha256]
-    if changed:
-        raise BundleError(
-            "conda packages in the store have changed",
-            problems=[f"{a.path}: {site.blobs.path(a.sha256)}" for a in changed],
-            hint="Remove these files and install the bundle again.",
+    generation, target = site.generation, site.index.target
+    if target is None:
+        raise BundleError("the bundle has conda packages and names no target for them")
+    if os.path.lexists(generation.env):
+        raise MachineError(
+            f"{generation.env} is there already",
+            hint="Conda packages are linked only into an environment that mirror makes.",
         )
+    scratch = Path(tempfile.mkdtemp(prefix=".conda-", dir=generation.path))
+    try:
+        packages = _lay_out(artifacts, site, scratch)
+        _compare(artifacts, packages, site)
+        _check_records(artifacts, site)
+        contents = _unpack(packages, site, scratch)
+        _fits(contents, site)
+        _install(packages, contents, site, scratch, target.subdir)
+    finally:
+        remove_tree(scratch)
+    for line in remarks(contents, {p.name for p in packages if _may_run(p)}, generation.env):
+        site.progress.warn(line)
+    for name, found in sorted(contents.items()):
+        for menu in found.menus:
+            site.progress.detail(f"{name}: {menu} is not added to any menu")
 
 
-def _records(artifacts: Sequence[Artifact], site: Site) -> list[rattler.RepoDataRecord]:
-    """The channel's records. Raises BundleError unless they are the index's packages, all of them.
+def _lay_out(artifacts: Sequence[Artifact], site: Site, scratch: Path) -> list[_Package]:
+    """Place the files of the channel; the packages beside it, until they are linked.
+
+    What rattler does not find unpacked it would unpack itself, unjudged: it finds no archive.
+    """
+    packages = []
+    for artifact in artifacts:
+        target = site.generation.path / artifact.path
+        if is_package(artifact):
+            target = scratch / artifact.path
+            known = record(artifact)
+            name = f"{known.get('name')}-{known.get('version')}-{known.get('build')}"
+            packages.append(_Package(artifact, target, scratch / "cache" / Path(name).name))
+        place(site.blobs.path(artifact.sha256), target)
+    return packages
+
+
+def _compare(artifacts: Sequence[Artifact], packages: Sequence[_Package], site: Site) -> None:
+    """Hash every file again: the last look before rattler reads it."""
+    elsewhere = {package.artifact.path: package.archive for package in packages}
+    places = [elsewhere.get(a.path, site.generation.path / a.path) for a in artifacts]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        found = list(pool.map(hash_file, places))
+    changed = [a for a, sha256 in zip(artifacts, found, strict=True) if sha256 != a.sha256]
+    if changed:
+        raise _changed(changed, site)
+
+
+def _changed(artifacts: Sequence[Artifact], site: Site) -> BundleError:
+    return BundleError(
+        "conda packages in the store have changed",
+        problems=[f"{a.path}: {site.blobs.path(a.sha256)}" for a in artifacts],
+        hint="Remove these files and install the bundle again.",
+    )
+
+
+def _check_records(artifacts: Sequence[Artifact], site: Site) -> None:
+    """Raise BundleError unless the channel's records are the index's packages, all of them.
 
     Whoever uses the channel without mirror then gets what mirror installs.
     """
@@ -79,15 +148,20 @@ def _records(artifacts: Sequence[Artifact], site: Site) -> list[rattler.RepoData
     described = {(f"conda/{r.subdir}/{r.file_name}", (r.sha256 or b"").hex()) for r in found}
     carried = {(a.path, a.sha256) for a in artifacts if is_package(a)}
     names = Counter(known.name.normalized for known in found)
-    wrong = [f"{name} is to come from elsewhere" for name in strange]
-    wrong += [path for path, _ in sorted(described ^ carried)]
+    wrong = [f"{shown(name)} is to come from elsewhere" for name in strange]
+    wrong += [shown(path) for path, _ in sorted(described ^ carried)]
     wrong += [f"{name} is there {count} times" for name, count in names.items() if count > 1]
+    for known in found:
+        if "/" in f"{known.name.normalized}-{known.version}-{known.build}":
+            wrong.append(f"{shown(known.file_name)} has a name that would be a path")
+        folder = known.python_site_packages_path
+        if folder is not None and not _SITE_PACKAGES.fullmatch(folder):
+            wrong.append(f"{known.file_name} puts Python's packages into {shown(folder)}")
     if wrong:
         raise BundleError(
             f"the bundle's conda packages are not those that its {REPODATA} describes",
             problems=dict.fromkeys(wrong),
         )
-    return found
 
 
 async def _load(channel: rattler.Channel, files: Sequence[Path]) -> list[rattler.RepoDataRecord]:
@@ -98,20 +172,45 @@ async def _load(channel: rattler.Channel, files: Sequence[Path]) -> list[rattler
     return [known for folder in folders for known in folder.load_all_records(both)]
 
 
-def _contents(artifacts: Sequence[Artifact], site: Site) -> dict[str, Contents]:
-    """What each package installs, by its name."""
-    found: dict[str, Contents] = {}
-    problems = []
-    for artifact in filter(is_package, artifacts):
-        try:
-            contents = archives.read(site.generation.path / artifact.path)
-        except ValueError as error:
-            problems.append(f"{artifact.text('file')}: {error}")
+def _unpack(packages: Sequence[_Package], site: Site, scratch: Path) -> dict[str, Contents]:
+    """What each package installs, by its name, judged as it lies unpacked."""
+    jobs = [workers.Job(p.archive, p.folder, p.artifact.size) for p in packages]
+    (scratch / "cache").mkdir()
+    with site.progress.bar("unpacking conda packages", sum(job.size for job in jobs)) as advance:
+        answers = workers.unpack(jobs, scratch, advance)
+    found, changed, problems = {}, [], []
+    lines: list[str] = []
+    for package, answer in zip(packages, answers, strict=True):
+        file = package.artifact.text("file")
+        if isinstance(answer, workers.Refused):
+            problems.append(f"{file}: {answer.lines[0]}")
+            problems += [f"  {line}" for line in answer.lines[1:]]
+            lines += answer.lines
+        elif answer != package.sha256:
+            changed.append(package.artifact)
         else:
-            found[str(record(artifact).get("name"))] = contents
+            try:
+                found[package.name] = unpacked.judge(package.folder, package.record)
+            except ValueError as error:
+                problems.append(f"{file}: {error}")
+    if changed:
+        raise _changed(changed, site)
     if problems:
-        raise BundleError("conda packages cannot be installed", problems=problems)
+        raise _explained(lines, problems)
+    for judged in (links.escapes, links.conflicts):
+        if together := list(judged(found, _site_packages(packages))):
+            raise BundleError("conda packages do not fit together", problems=together)
     return found
+
+
+def _site_packages(packages: Sequence[_Package]) -> str:
+    """Where in the prefix Python packages go."""
+    for package in packages:
+        if package.name == "python":
+            version = ".".join(str(package.record.get("version")).split(".")[:2])
+            said = package.record.get("python_site_packages_path")
+            return str(said or f"lib/python{version}/site-packages")
+    return "site-packages"
 
 
 def _fits(contents: Mapping[str, Contents], site: Site) -> None:
@@ -131,60 +230,63 @@ def _fits(contents: Mapping[str, Contents], site: Site) -> None:
         )
 
 
-def _install(records: Sequence[rattler.RepoDataRecord], site: Site) -> None:
-    import rattler
-
-    target = site.index.target
-    if target is None:
-        raise BundleError("the bundle has conda packages and names no target for them")
-    cache = Path(tempfile.mkdtemp(prefix=".conda-", dir=site.generation.path))
+def _install(
+    packages: Sequence[_Package],
+    contents: Mapping[str, Contents],
+    site: Site,
+    scratch: Path,
+    subdir: str,
+) -> None:
+    """Link what is unpacked into the prefix, with the scripts that may run before and after."""
+    generation, prefix = site.generation, site.generation.env
+    log = generation.path.parent.parent / "log" / f"link-scripts-{generation.path.name}.log"
+    runner = Runner(prefix, log, site.progress)
+    by_name = {package.name: package for package in packages}
+    ordered = [by_name[str(known.get("name"))] for known in in_order(p.record for p in packages)]
+    allowed = [package for package in ordered if _may_run(package)]
+    prefix.mkdir()
+    for package in allowed:
+        runner.run("pre-link", package.record, package.folder)
+    for package in packages:
+        # What rattler's cache has beside a package: that it is whole, and the hash of its archive.
+        package.folder.with_name(f"{package.folder.name}.lock").write_bytes(
+            (1).to_bytes(8, "big") + bytes.fromhex(package.sha256)
+        )
     try:
-        with site.progress.bar("linking conda packages", len(records), "packages") as advance:
-
-            class Reporter(rattler.InstallerReporter):
-                def on_link_complete(self, index: int) -> None:
-                    advance(1)
-
-            bridge.run(
-                rattler.install(
-                    list(records),
-                    site.generation.env,
-                    cache_dir=cache,
-                    installed_packages=[],
-                    platform=rattler.Subdir(target.subdir),
-                    execute_link_scripts=False,
-                    client=rattler.Client(),
-                    reporter=Reporter(),  # type: ignore[abstract]  # all its methods have bodies
-                )
+        with site.progress.bar("linking conda packages", len(packages), "packages") as advance:
+            workers.link(
+                scratch,
+                advance,
+                channel=str(generation.conda),
+                subdirs=sorted(folder.name for folder in generation.conda.iterdir()),
+                prefix=str(prefix),
+                cache=str(scratch / "cache"),
+                subdir=subdir,
             )
-    except bridge.RattlerError as error:
-        raise _explained(error) from None
-    finally:
-        remove_tree(cache)
+    except workers.Refused as refusal:
+        raise _explained(refusal.lines, refusal.lines) from None
+    for package in packages:
+        os.replace(package.archive, generation.path / package.artifact.path)
+    for found in contents.values():
+        for folder in found.folders:
+            (prefix / folder).mkdir(parents=True, exist_ok=True)
+    _tidy(prefix)
+    for package in allowed:
+        runner.run("post-link", package.record, prefix)
 
 
-def _explained(error: bridge.RattlerError) -> MirrorError:
-    if any(_REFUSED.search(line) for line in error.lines):
-        return MachineError("conda packages could not be installed", problems=error.lines)
-    return BundleError("conda packages cannot be installed", problems=error.lines)
+def _tidy(prefix: Path) -> None:
+    """Undo two habits of rattler: records for their owner alone, and the mark of a cache."""
+    for file in (prefix / "conda-meta").glob("*.json"):
+        file.chmod(0o644)
+    (prefix / "CACHEDIR.TAG").unlink(missing_ok=True)
 
 
-def _remarks(contents: Mapping[str, Contents], prefix: Path) -> Iterator[str]:
-    """What was not done as the packages wanted it."""
-    for name, found in sorted(contents.items()):
-        for script in found.link_scripts:
-            yield f"{name}: {script} was not run; mirror runs no script of a conda package"
-    lost: dict[str, list[str]] = defaultdict(list)
-    for folder in sorted((prefix / _CLOBBERED).glob("*")):
-        for path in folder.rglob("*"):
-            if path.is_symlink() or path.is_file():
-                lost[path.relative_to(folder).as_posix()].append(folder.name)
-    used = {
-        file: name
-        for name, found in contents.items()
-        for file in found.files
-        if file in lost and name not in lost[file]
-    }
-    for file, losers in sorted(lost.items()):
-        winner = f"that of {used[file]} is used, " if file in used else ""
-        yield f"{file} is in several conda packages: {winner}not that of {' and '.join(losers)}"
+def _may_run(package: _Package) -> bool:
+    return package.artifact.origin.get("link_scripts") is True
+
+
+def _explained(said: Sequence[str], problems: Sequence[str]) -> MirrorError:
+    """`said`: in rattler's words, which tell whether it is the machine that refuses."""
+    kind = MachineError if any(_REFUSED.search(line) for line in said) else BundleError
+    return kind("conda packages cannot be installed", problems=problems)

@@ -1,39 +1,47 @@
-"""Conda packages on the builder: solved for the target, carried as an offline channel."""
+"""Conda packages on the builder: solved for the target, carried as an offline channel.
+
+asked.py      what the manifest and its environment file ask for
+channels.py   the channels; subdirs.py opens them
+reachable.py  the records that matter; solver.py chooses among them
+packages.py   where the packages are that were chosen; contents.py what is in them
+"""
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mirror.core.artifact import Artifact, Json
 from mirror.core.manifest import CondaSection
-from mirror.ecosystems.conda import archives
-from mirror.ecosystems.conda.channels import Channel, parse
+from mirror.ecosystems.conda import archives, asked, contents, packages, subdirs
+from mirror.ecosystems.conda.asked import Asked
+from mirror.ecosystems.conda.channels import Channel
+from mirror.ecosystems.conda.packages import Chosen, Given
 from mirror.ecosystems.conda.records import KIND, REPODATA, brings_python, record, repodata
-from mirror.ecosystems.conda.solver import Solver, base_url, parse_specs, without_channel
+from mirror.ecosystems.conda.solver import solve
+from mirror.ecosystems.conda.subdirs import Subdir
 from mirror.ecosystems.source import Context
 from mirror.errors import DownloadError, ResolutionError
-from mirror.fetch.http import Fetched, Request
+from mirror.fetch.http import Request
+from mirror.store.blobs import place
 
-if TYPE_CHECKING:
-    import rattler
-
-#: Where the record came from, and what its file is called: the channel's business, not the lock's.
-_PLACE = ("url", "channel", "fn")
+_DISTRIBUTIONS = "distributions"
 
 
 def inputs(section: CondaSection, context: Context) -> Mapping[str, str]:
-    """Digests of the repodata of every channel that is a folder."""
-    return {
+    """Digests of the environment file, of package files, and of the repodata in every folder."""
+    found = asked.read(section, context)
+    folders = {
         f"conda/{channel.name}/{subdir}": context.hashes.of(path)[1] if path.is_file() else "none"
-        for channel in parse(section.channels, context.folder)
+        for channel in found.channels
         if channel.folder
-        for subdir in (context.target.subdir, "noarch")
+        for subdir in _subdirs(context)
         for path in [channel.folder / subdir / REPODATA]
     }
+    return {**found.digests, **folders}
 
 
 def resolve(section: CondaSection, context: Context) -> list[Artifact]:
@@ -41,18 +49,14 @@ def resolve(section: CondaSection, context: Context) -> list[Artifact]:
 
     Opens no connection when every channel is a folder. Raises UsageError for channels and specs
     that are none, ResolutionError for what cannot be satisfied, DownloadError for channels that
-    cannot be read and for packages that are missing or are not what their record says.
+    cannot be read and for packages that are missing, damaged or not what their record says.
     """
-    channels, specs = parse(section.channels, context.folder), parse_specs(section.packages)
-    solver = Solver(channels, context.target, context.blobs.folder / "repodata")
-    kept = [artifact for artifact in context.kept if artifact.kind == KIND]
-    records = solver.solve(specs, kept)
-    found = [(solver.channel_of(known), known) for known in records]
-    measured = _measure(found, context)
-    return [
-        _artifact(channel, known, measured[known.url])
-        for channel, known in sorted(found, key=lambda pair: (pair[1].subdir, pair[1].file_name))
-    ]
+    found = asked.read(section, context)
+    for note in found.notes:
+        context.progress.warn(note)
+    artifacts = packages.artifacts(_chosen(found, context), context)
+    artifacts = _with_distributions(artifacts, found, context)
+    return _with_link_scripts(artifacts, section.link_scripts, context)
 
 
 def requests(
@@ -62,14 +66,7 @@ def requests(
 
     Raises DownloadError that names the packages whose channel the manifest no longer lists.
     """
-    channels = {channel.name: channel for channel in parse(section.channels, context.folder)}
-    strange = [a for a in artifacts if a.text("channel") not in channels]
-    if strange:
-        raise DownloadError(
-            "the lock has conda packages of channels that the manifest does not list",
-            problems=[f"{a.text('file')} of {a.text('channel')}" for a in strange],
-        )
-    return [_request(artifact, channels[artifact.text("channel")]) for artifact in artifacts]
+    return packages.requests(artifacts, asked.read(section, context))
 
 
 def derived(artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]:
@@ -80,16 +77,21 @@ def derived(artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]
 def prove(artifacts: Sequence[Artifact], section: CondaSection, context: Context) -> None:
     """Show that the bundle's channel alone, offline, solves to exactly these packages.
 
-    And that each can be unpacked where it belongs. Raises ResolutionError or DownloadError.
+    And that each is whole and can be unpacked where it belongs. Raises ResolutionError or
+    DownloadError.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    found = asked.read(section, context)
+    with tempfile.TemporaryDirectory(prefix="mirror-") as name:
+        folder = Path(name).resolve()
         for path, data in derived(artifacts, context).items():
-            file = Path(folder, path)
+            file = folder / path
             file.parent.mkdir(parents=True)
             file.write_bytes(data)
-        channel = Channel(KIND, str(Path(folder, KIND).resolve()), Path(folder, KIND).resolve())
-        specs = [without_channel(spec) for spec in parse_specs(section.packages)]
-        records = Solver([channel], context.target, Path(folder)).solve(specs)
+        channel = Channel(KIND, str(folder / KIND), folder / KIND)
+        specs = [replace(spec, channel=None, subdir=None) for spec in found.specs]
+        carried = {artifact.text("name") for artifact in artifacts}
+        opened = subdirs.opened([channel], _subdirs(context), folder, context.progress)
+        records = solve(specs, opened, context.target, carried=carried)
     solved = {f"conda/{known.subdir}/{known.file_name}" for known in records}
     locked = {artifact.path for artifact in artifacts}
     if solved != locked:
@@ -98,19 +100,99 @@ def prove(artifacts: Sequence[Artifact], section: CondaSection, context: Context
             problems=sorted(f"{path} is not needed" for path in locked - solved),
             hint="Remove the lock and run `mirror lock` again.",
         )
-    _prove_archives(artifacts, section, context)
+    _prove_archives(artifacts, found, context)
 
 
-def _prove_archives(artifacts: Sequence[Artifact], section: CondaSection, context: Context) -> None:
-    problems = []
-    for artifact, place in zip(artifacts, requests(artifacts, section, context), strict=True):
-        path = place if isinstance(place, Path) else context.blobs.path(artifact.sha256)
+def _subdirs(context: Context) -> tuple[str, str]:
+    return (context.target.subdir, "noarch")
+
+
+def _chosen(found: Asked, context: Context) -> list[Chosen]:
+    given, cache = Given(found, context), context.blobs.folder / "repodata"
+    kept = [artifact for artifact in context.kept if artifact.kind == KIND]
+
+    @contextmanager
+    def opened() -> Iterator[list[Subdir]]:
+        with subdirs.opened(found.channels, _subdirs(context), cache, context.progress) as there:
+            yield [*given.subdirs, *there]
+
+    records = solve(found.specs, opened(), context.target, kept)
+    brought = {known.name.normalized for known in records}
+    if "python" not in brought and (needy := [r.file_name for r in records if r.noarch.python]):
+        # A Python that the target has links nothing into another prefix than its own.
         try:
-            archives.read(path)
-        except ValueError as error:
-            problems.append(f"{artifact.text('file')}: {error}")
-    if problems:
-        raise DownloadError("conda packages are damaged at their channel", problems=problems)
+            records = solve(found.specs, opened(), context.target, kept, carried=["python"])
+        except ResolutionError as error:
+            raise _without_python(error, needy) from None
+    return [Chosen(known, given.origin(known, found.channels)) for known in records]
+
+
+def _without_python(error: ResolutionError, needy: Sequence[str]) -> ResolutionError:
+    reason = "is linked by a Python of its own prefix, which has to be carried"
+    return ResolutionError(
+        error.message,
+        problems=[*error.problems, *(f"{file} {reason}" for file in needy)],
+        hint=error.hint,
+    )
+
+
+def _with_link_scripts(
+    artifacts: Sequence[Artifact], allowed: Sequence[str], context: Context
+) -> list[Artifact]:
+    """The same; the packages whose link scripts may run say so, for the server to know."""
+    names = {name.lower() for name in allowed}
+    for name in sorted(names - {str(record(artifact)["name"]).lower() for artifact in artifacts}):
+        context.progress.warn(f"conda.link-scripts names {name}, which is none of the packages")
+    return [
+        replace(artifact, origin={**artifact.origin, "link_scripts": True})
+        if str(record(artifact)["name"]).lower() in names
+        else artifact
+        for artifact in artifacts
+    ]
+
+
+def _with_distributions(
+    artifacts: Sequence[Artifact], found: Asked, context: Context
+) -> list[Artifact]:
+    """The same, with the Python distributions that each brings by its own metadata: for wheels.
+
+    Those that need a Python are fetched for that, now rather than when the bundle is built.
+    """
+    known = {a.sha256: a.origin[_DISTRIBUTIONS] for a in context.kept if _DISTRIBUTIONS in a.origin}
+    unread = [a for a in artifacts if a.sha256 not in known and _is_for_python(a)]
+    places = packages.requests(unread, found)
+    context.fetcher.fetch([place for place in places if isinstance(place, Request)])
+
+    def look(artifact: Artifact, path: Path) -> None:
+        if brought := contents.of(path, artifact.sha256, context.blobs).distributions:
+            known[artifact.sha256] = [_table(item) for item in brought]
+
+    _look_into(unread, found, context, look)
+    return [
+        replace(a, origin={**a.origin, _DISTRIBUTIONS: known[a.sha256]}) if a.sha256 in known else a
+        for a in artifacts
+    ]
+
+
+def _table(distribution: contents.Distribution) -> dict[str, Json]:
+    table = asdict(distribution)
+    return {**table, "requires": list(distribution.requires)}
+
+
+def _is_for_python(artifact: Artifact) -> bool:
+    """Whether a package can bring distributions."""
+    found = record(artifact)
+    depends = found.get("depends")
+    names = {str(spec).split(" ")[0] for spec in depends} if isinstance(depends, list) else set()
+    return found.get("noarch") == "python" or bool(names & {"python", "python_abi"})
+
+
+def _prove_archives(artifacts: Sequence[Artifact], found: Asked, context: Context) -> None:
+    def look(artifact: Artifact, path: Path) -> None:
+        archives.read(path)
+        contents.of(path, artifact.sha256, context.blobs)
+
+    _look_into(artifacts, found, context, look)
     needy = [a.text("file") for a in artifacts if record(a).get("noarch") == "python"]
     if needy and not brings_python(artifacts):
         raise ResolutionError(
@@ -120,70 +202,42 @@ def _prove_archives(artifacts: Sequence[Artifact], section: CondaSection, contex
         )
 
 
-def _measure(
-    found: Sequence[tuple[Channel, rattler.RepoDataRecord]], context: Context
-) -> dict[str, Fetched]:
-    """Size and sha256 of each package, by its URL: from the record, else from the bytes.
-
-    A folder's packages are read in any case: rattler does not compare them with their records.
-    """
-    measured: dict[str, Fetched] = {}
-    unknown: list[Request] = []
-    problems: list[str] = []
-    for channel, known in found:
-        sha256 = known.sha256.hex() if known.sha256 else None
-        if channel.folder:
-            path = channel.folder / known.subdir / known.file_name
+def _look_into(
+    artifacts: Sequence[Artifact],
+    found: Asked,
+    context: Context,
+    look: Callable[[Artifact, Path], None],
+) -> None:
+    """Have each package looked into. Raises DownloadError for those of which it says ValueError."""
+    problems = []
+    places = packages.requests(artifacts, found)
+    total = sum(artifact.size for artifact in artifacts)
+    context.blobs.temporary.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=context.blobs.temporary) as folder,
+        context.progress.bar("looking into conda packages", total) as advance,
+    ):
+        for artifact, origin in zip(artifacts, places, strict=True):
             try:
-                size, actual = context.hashes.of(path)
-            except OSError as error:
-                problems.append(f"{path}: {error.strerror}")
-                continue
-            if (sha256 or actual, known.size or size) != (actual, size):
-                problems.append(f"{path} is not the file that its channel's repodata describes")
-            measured[known.url] = Fetched(actual, size)
-        elif not known.url.startswith(base_url(channel)):
-            problems.append(f"{known.file_name}: {channel.name} keeps it on another server")
-        elif sha256 and known.size:
-            measured[known.url] = Fetched(sha256, known.size)
-        else:
-            digest = f"sha256:{sha256}" if sha256 else None
-            unknown.append(Request(known.url, known.file_name, digest, known.size, channel.headers))
+                look(artifact, _archive(artifact, origin, Path(folder), context))
+            except ValueError as error:
+                problems.append(f"{artifact.text('file')}: {error}")
+            advance(artifact.size)
     if problems:
-        raise DownloadError("conda packages cannot be had", problems=problems)
-    fetched = context.fetcher.fetch(unknown) if unknown else []
-    measured |= {request.url: found for request, found in zip(unknown, fetched, strict=True)}
-    return measured
+        raise DownloadError("conda packages are damaged at their channel", problems=problems)
 
 
-def _artifact(channel: Channel, known: rattler.RepoDataRecord, measured: Fetched) -> Artifact:
-    table: dict[str, Json] = {
-        key: value
-        for key, value in json.loads(known.to_json()).items()
-        if key not in _PLACE and value is not None
-    }
-    return Artifact(
-        kind=KIND,
-        path=f"conda/{known.subdir}/{known.file_name}",
-        size=measured.size,
-        sha256=measured.sha256,
-        origin={
-            "channel": channel.name,
-            "subdir": known.subdir,
-            "file": known.file_name,
-            "record": {**table, "size": measured.size, "sha256": measured.sha256},
-        },
-    )
-
-
-def _request(artifact: Artifact, channel: Channel) -> Request | Path:
-    subdir, file = artifact.text("subdir"), artifact.text("file")
-    if channel.folder:
-        return channel.folder / subdir / file
-    return Request(
-        url=f"{base_url(channel)}{subdir}/{file}",
-        label=file,
-        digest=f"sha256:{artifact.sha256}",
-        size=artifact.size,
-        headers=channel.headers,
-    )
+def _archive(artifact: Artifact, origin: Request | Path, folder: Path, context: Context) -> Path:
+    """The package's archive. Raises ValueError when it is another one now, or gone."""
+    if context.blobs.has(artifact.sha256, artifact.size):
+        # rattler tells the formats by a file's name, and a blob has none.
+        path = folder / artifact.text("file")
+        place(context.blobs.path(artifact.sha256), path)
+        return path
+    assert isinstance(origin, Path)  # noqa: S101 -- all others were fetched
+    try:
+        if context.hashes.of(origin)[1] != artifact.sha256:
+            raise ValueError(f"{origin} has other bytes than the lock names")
+    except OSError as error:
+        raise ValueError(f"{origin}: {error.strerror}") from None
+    return origin

@@ -1,239 +1,296 @@
-"""Models, on the builder: from a Hub at one commit, or from a folder beside the manifest.
+"""Repositories on the builder: at one commit, chosen, checked against their origin, complete.
 
-Every artifact is `models/REPO/FILE`, its origin {repo, revision, commit, file} and, for files that
-git itself holds (not LFS), blob_id. A folder gets a commit too, made from its files, so that it
-loads by id as a model from a Hub does.
+Every artifact's origin holds {repo, revision, commit, file}, blob_id for files that git itself
+holds (not LFS), and the facts of its snapshot (license, gated, ...).
+
+    origins/    where the files come from: hub, cache, folder, packaged
+    policy/     selection: which of them are carried
+                pickles: what loading one would run
+                completeness: whether what is carried would load
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import posixpath
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirror.core.artifact import Artifact
-from mirror.core.manifest import HubModel, LocalModel, ModelItem
-from mirror.core.text import counted
-from mirror.ecosystems.folders import files_in
-from mirror.ecosystems.models import hub
+from mirror.core.manifest import (
+    FolderRepository,
+    HubRepository,
+    RepositoryItem,
+    WheelRepository,
+)
+from mirror.core.paths import shown
+from mirror.core.progress import Quiet
+from mirror.ecosystems.models import bundled, repository
+from mirror.ecosystems.models.origins import cache, folder, hub, packaged
+from mirror.ecosystems.models.policy import completeness, pickle_files, pickles, selection
+from mirror.ecosystems.models.repository import Carried, File, Item, Origin, Snapshot
 from mirror.ecosystems.source import Context
-from mirror.errors import MirrorError, ResolutionError, UsageError
+from mirror.errors import MirrorError, UsageError, together
 from mirror.fetch.http import Request
 
-KIND = "models"
-#: One of these says what a repository is: of transformers, of diffusers, an adapter.
-DESCRIPTIONS = ("config.json", "model_index.json", "adapter_config.json")
-#: Ending of the files that say which shard holds which weight.
-SHARD_INDEX = ".index.json"
+#: How many repositories a Hub is asked for at once.
+_AT_ONCE = 8
 
 
-def inputs(section: Sequence[ModelItem], context: Context) -> dict[str, str]:
-    """The commit of each model that is a folder; a Hub's models are pinned by the lock alone."""
-    found: dict[str, str] = {}
-    problems = _Problems()
-    for item in section:
-        if isinstance(item, LocalModel):
-            with problems.noted():
-                found[f"model {item.name}"] = _local(item, context)[0].text("commit")
-    problems.raise_all()
-    return found
+@dataclass(frozen=True, slots=True)
+class Repositories:
+    """The source of one kind: "models", "datasets" or "spaces"."""
 
+    kind: str
 
-def resolve(section: Sequence[ModelItem], context: Context) -> list[Artifact]:
-    """Every file of every model, with its sha256.
+    def inputs(self, section: Sequence[RepositoryItem], context: Context) -> Mapping[str, str]:
+        """The commit of each folder; what a Hub or an index has is pinned by the lock alone."""
+        items = [item for item in _items(section) if isinstance(item, FolderRepository)]
+        found = self._snapshots(items, context)
+        return {f"{self.kind} {item.id}": s.commit for item, s in zip(items, found, strict=True)}
 
-    Raises UsageError, ResolutionError or DownloadError that names all models which cannot be had.
-    """
-    found: list[Artifact] = []
-    snapshots: list[tuple[HubModel, hub.Snapshot]] = []
-    problems = _Problems()
-    for item in _items(section):
-        with problems.noted():
-            if isinstance(item, LocalModel):
-                found += _local(item, context)
-            elif kept := _kept(item, context):
-                found += kept
-            else:
-                snapshots.append((item, hub.snapshot(item.repo, item.revision)))
-    problems.raise_all()
-    sha256 = _read_small_files([snapshot for _, snapshot in snapshots], context)
-    for item, snapshot in snapshots:
-        found += (_artifact(item, snapshot.commit, file, sha256) for file in snapshot.files)
-    _refuse_incomplete(found, section, context)
-    return found
+    def resolve(self, section: Sequence[RepositoryItem], context: Context) -> list[Artifact]:
+        """Every file of every repository, with its sha256.
 
+        Raises UsageError, ResolutionError or DownloadError that names everything which cannot be
+        had, may not be carried, or is missing.
+        """
+        items = _items(section)
+        snapshots = self._snapshots(items, context, say=context.progress.step)
+        sha256 = self._small_files(items, snapshots, context)
+        found = [
+            _artifact(self.kind, item, snapshot, file, sha256)
+            for item, snapshot in zip(items, snapshots, strict=True)
+            for file in snapshot.files
+        ]
+        return self._checked(found, section, context)
 
-def requests(
-    artifacts: Sequence[Artifact], section: Sequence[ModelItem], context: Context
-) -> list[Request | Path]:
-    """A folder's files are where they are; a Hub's are asked for by commit and sha256."""
-    folders = _folders(section, context)
+    def requests(
+        self, artifacts: Sequence[Artifact], section: Sequence[RepositoryItem], context: Context
+    ) -> list[Request | Path]:
+        """Where the bytes are: in a folder, in a cache of this machine, in a wheel, on a Hub.
 
-    def request(artifact: Artifact) -> Request | Path:
-        repo, file = artifact.text("repo"), artifact.text("file")
-        if repo in folders:
-            return folders[repo] / file
-        digest = f"sha256:{artifact.sha256}"
-        return hub.request(repo, artifact.text("commit"), file, digest, artifact.size)
+        Raises the errors of all items as one.
+        """
+        found: dict[str, Request | Path] = {}
+        failures: list[MirrorError] = []
+        for item in _items(section):
+            own = [a for a in artifacts if _is_of(a, item)]
+            try:
+                places = _origin(item).requests(self.kind, own, item, context) if own else []
+                found |= {a.path: place for a, place in zip(own, places, strict=True)}
+            except MirrorError as error:
+                failures.append(error)
+        if failures:
+            raise together(failures)
+        return [found[artifact.path] for artifact in artifacts]
 
-    return [request(artifact) for artifact in artifacts]
+    def derived(self, artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]:
+        """Nothing: a repository's files are all there is to it."""
+        return {}
 
+    def prove(
+        self, artifacts: Sequence[Artifact], section: Sequence[RepositoryItem], context: Context
+    ) -> None:
+        """Each would load from what is carried, and no pickle runs what nobody has allowed.
 
-def derived(artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]:
-    """Nothing: a model's files are all there is to it."""
-    return {}
+        Raises ResolutionError that names all that is missing, and who asks for it.
+        """
+        # What a person should know was told when this was locked.
+        self._checked(artifacts, section, replace(context, progress=Quiet()))
 
-
-def prove(artifacts: Sequence[Artifact], section: Sequence[ModelItem], context: Context) -> None:
-    """Each model says what it is, and every shard that one of its indexes names is there.
-
-    Raises ResolutionError that names all that is missing, and who asks for it.
-    """
-    _refuse_incomplete(artifacts, section, context)
-
-
-def _items(section: Sequence[ModelItem]) -> list[HubModel | LocalModel]:
-    """The section's models in one shape. Raises UsageError for one that is there twice."""
-    items = [HubModel(repo=item) if isinstance(item, str) else item for item in section]
-    names = [item.name if isinstance(item, LocalModel) else item.repo for item in items]
-    folded = [name.casefold() for name in names]
-    if twice := sorted({n for n in names if folded.count(n.casefold()) > 1}):
-        raise UsageError(
-            "a model is in the manifest more than once", problems=twice, hint="Keep one of them."
-        )
-    return items
-
-
-def _folders(section: Sequence[ModelItem], context: Context) -> dict[str, Path]:
-    """Repository id -> folder, of the models that are folders."""
-    locals_ = (item for item in section if isinstance(item, LocalModel))
-    return {item.name: context.folder / item.path for item in locals_}
-
-
-def _local(item: LocalModel, context: Context) -> list[Artifact]:
-    """The files of a folder, never none. Raises UsageError when it cannot be carried."""
-    folder = context.folder / item.path
-    found: list[tuple[str, int, str]] = []
-    for path, file in files_in(folder).items():
-        if any(part.startswith(".") for part in path.split("/")[:-1]):
-            continue  # what tools keep beside a model, such as .cache/huggingface
+    def _checked(
+        self, artifacts: Sequence[Artifact], section: Sequence[RepositoryItem], context: Context
+    ) -> list[Artifact]:
+        """The artifacts, each pickle with what a scan found; or an error for what is wrong."""
+        items = _items(section)
+        wanted = [
+            a
+            for a in artifacts
+            if pickle_files.is_pickle(a.text("file")) or completeness.reads(a.text("file"))
+        ]
+        places = self._have(wanted, section, context)
+        carried = [
+            Carried(item, tuple(a for a in artifacts if _is_of(a, item)), places) for item in items
+        ]
+        failures: list[MirrorError] = []
+        judged: list[Artifact] = []
         try:
-            found.append((path, *context.hashes.of(file)))
-        except OSError as error:
-            raise UsageError(f"{file} cannot be read: {error.strerror}") from None
-    if not found:
-        raise UsageError(f"the model {item.name} is empty: {folder} holds no files")
-    listing = "".join(f"{path}\0{sha256}\n" for path, _, sha256 in found)
-    commit = hashlib.sha1(listing.encode(), usedforsecurity=False).hexdigest()
-    origin = {"repo": item.name, "revision": "main", "commit": commit}
+            judged = pickles.judged(carried, context)
+        except MirrorError as error:
+            failures.append(error)
+        try:
+            completeness.check(self.kind, carried, context)
+        except MirrorError as error:
+            failures.append(error)
+        if failures:
+            raise together(failures)
+        return judged
+
+    def _have(
+        self, artifacts: Sequence[Artifact], section: Sequence[RepositoryItem], context: Context
+    ) -> dict[str, Path]:
+        """Path in the bundle -> where the bytes are on this machine, fetched if they were not."""
+        places = {a.path: context.blobs.path(a.sha256) for a in artifacts}
+        missing = [a for a in artifacts if not context.blobs.has(a.sha256, a.size)]
+        wanted: list[Request] = []
+        for a, place in zip(missing, self.requests(missing, section, context), strict=True):
+            if isinstance(place, Path):
+                places[a.path] = place
+            else:
+                wanted.append(place)
+        context.fetcher.fetch(wanted, f"reading {self.kind}:")
+        return places
+
+    def _snapshots(
+        self,
+        items: Sequence[Item],
+        context: Context,
+        say: Callable[[str], object] = lambda text: None,
+    ) -> list[Snapshot]:
+        """What is chosen of each repository, each with a commit; a Hub is asked in parallel.
+
+        Raises the errors of all of them as one.
+        """
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        try:
+            asked: list[Future[Snapshot] | None] = [
+                pool.submit(self._snapshot, item, context)
+                if isinstance(item, HubRepository)
+                else None
+                for item in items
+            ]
+            found: list[Snapshot] = []
+            failures: list[MirrorError] = []
+            for item, future in zip(items, asked, strict=True):
+                try:
+                    whole = future.result() if future else self._snapshot(item, context)
+                    chosen = selection.choose(self.kind, item, whole.files)
+                    for remark in chosen.remarks:
+                        say(f"{item.id}: {remark}")
+                    files = _hashed(item, chosen.files, context)
+                    commit = whole.commit or repository.made_commit(files)
+                    found.append(replace(whole, files=files, commit=commit))
+                except MirrorError as error:
+                    failures.append(error)
+        except BaseException:  # such as Ctrl-C: nobody waits for the others
+            hub.stop(context)
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        if failures:
+            raise together(failures)
+        return found
+
+    def _snapshot(self, item: Item, context: Context) -> Snapshot:
+        return _origin(item).snapshot(self.kind, item, self._locked(item, context), context)
+
+    def _locked(self, item: Item, context: Context) -> str:
+        """The commit that the previous lock has for it, empty where there is none."""
+        kept = (a for a in context.kept if a.kind == self.kind and _is_of(a, item))
+        return next((a.text("commit") for a in kept), "")
+
+    def _small_files(
+        self, items: Sequence[Item], snapshots: Sequence[Snapshot], context: Context
+    ) -> dict[str, str]:
+        """git's object id -> sha256 of the files for which no origin gives it; fetches them."""
+        wanted: dict[str, Request] = {}
+        for item, snapshot in zip(items, snapshots, strict=True):
+            unknown = [file for file in snapshot.files if file.sha256 is None]
+            if unknown and isinstance(item, HubRepository):
+                for file in unknown:
+                    wanted[file.digest] = hub.request(
+                        self.kind, item, snapshot.commit, file, context
+                    )
+        fetched = context.fetcher.fetch(
+            list(wanted.values()), f"reading the small files of {self.kind}:"
+        )
+        return {digest: blob.sha256 for digest, blob in zip(wanted, fetched, strict=True)}
+
+
+def _items(section: Iterable[RepositoryItem]) -> list[Item]:
+    """The section's items in one shape, the default of each repository marked.
+
+    Raises UsageError for what is there twice, or has several revisions and no default.
+    """
+    items = [HubRepository(repo=item) if isinstance(item, str) else item for item in section]
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.id.casefold(), []).append(item)
+    problems = [line for group in groups.values() if (line := _ambiguous(group))]
+    problems += [
+        f"{group[0].id} lies in the folder of {groups[above][0].id}: they cannot both be there"
+        for name, group in groups.items()
+        if "/" in name and (above := name.split("/")[0]) in groups
+    ]
+    if problems:
+        raise UsageError("repositories of the manifest cannot be told apart", problems=problems)
     return [
-        Artifact(KIND, f"models/{item.name}/{path}", size, sha256, origin={**origin, "file": path})
-        for path, size, sha256 in found
+        item.model_copy(update={"default": True})
+        if isinstance(item, HubRepository) and len(groups[item.id.casefold()]) == 1
+        else item
+        for item in items
     ]
 
 
-def _kept(item: HubModel, context: Context) -> list[Artifact]:
-    """What the previous lock has for the same repository and revision."""
-    wanted = (KIND, item.repo, item.revision)
-    return [a for a in context.kept if (a.kind, a.text("repo"), a.text("revision")) == wanted]
+def _ambiguous(group: Sequence[Item]) -> str | None:
+    """What is unclear about items with one id, None when nothing is."""
+    name, revisions = group[0].id, [item.revision for item in group]
+    if len(set(revisions)) < len(revisions) or len({item.id for item in group}) > 1:
+        return f"{name} is there more than once: keep one of them"
+    marked = [item.revision for item in group if item.default]
+    if len(group) > 1 and len(marked) != 1:
+        return f"{name} is there at {', '.join(revisions)}: write `default: true` at one of them"
+    if "main" in revisions and marked not in ([], ["main"]):
+        return f"{name}: main is what loads where no revision is named, so let it be the default"
+    return None
 
 
-def _read_small_files(snapshots: Sequence[hub.Snapshot], context: Context) -> dict[str, str]:
-    """git object id -> sha256 of the files for which the Hub does not give it.
+def _is_of(artifact: Artifact, item: Item) -> bool:
+    return (artifact.text("repo"), artifact.text("revision")) == (item.id, item.revision)
 
-    Has these files, and every index of shards, in the store.
+
+def _origin(item: Item) -> Origin:
+    """The module that knows where the item's files come from."""
+    if isinstance(item, FolderRepository):
+        return folder
+    if isinstance(item, WheelRepository):
+        return packaged
+    return cache if item.from_cache else hub
+
+
+def _hashed(item: Item, files: Sequence[File], context: Context) -> tuple[File, ...]:
+    """The files, with sha256 those whose bytes are on this machine.
+
+    Raises UsageError that names all which cannot be read.
     """
-    wanted: dict[str, Request] = {}
-    for snapshot in snapshots:
-        for file in snapshot.files:
-            if file.sha256 is None or file.path.endswith(SHARD_INDEX):
-                known = file.sha256
-                digest = f"sha256:{known}" if known else f"git-sha1:{file.blob_id}"
-                wanted[file.blob_id] = hub.request(
-                    snapshot.repo, snapshot.commit, file.path, digest, file.size
-                )
-    fetched = context.fetcher.fetch(list(wanted.values()), "reading the small files of models:")
-    return {blob_id: blob.sha256 for blob_id, blob in zip(wanted, fetched, strict=True)}
-
-
-def _artifact(item: HubModel, commit: str, file: hub.File, sha256: Mapping[str, str]) -> Artifact:
-    origin = {
-        "repo": item.repo,
-        "revision": item.revision,
-        "commit": commit,
-        "file": file.path,
-        **({} if file.sha256 else {"blob_id": file.blob_id}),
-    }
-    return Artifact(
-        KIND,
-        f"models/{item.repo}/{file.path}",
-        file.size,
-        file.sha256 or sha256[file.blob_id],
-        origin=origin,
-    )
-
-
-def _refuse_incomplete(
-    artifacts: Sequence[Artifact], section: Sequence[ModelItem], context: Context
-) -> None:
-    """Raises ResolutionError that names everything which the models lack."""
-    folders = _folders(section, context)
-    repos: dict[str, dict[str, Path]] = {}
-    for a in artifacts:
-        repo, file = a.text("repo"), a.text("file")
-        place = folders[repo] / file if repo in folders else context.blobs.path(a.sha256)
-        repos.setdefault(repo, {})[file] = place
-    problems = [line for repo, files in repos.items() for line in _missing(repo, files)]
+    found: list[File] = []
+    problems: list[str] = []
+    for file in files:
+        if file.place and not file.sha256:
+            try:
+                size, sha256 = context.hashes.of(file.place)
+            except OSError as error:
+                problems.append(f"{shown(file.path)}: {error.strerror}")
+                continue
+            file = replace(file, size=size, sha256=sha256)
+        found.append(file)
     if problems:
-        raise ResolutionError(
-            "models are incomplete: they would not load on the server",
-            problems=problems,
-            hint="Add what is missing where the model comes from, or choose another revision.",
-        )
+        raise UsageError(f"{item.id} has files that cannot be read", problems=problems)
+    return tuple(found)
 
 
-def _missing(repo: str, files: Mapping[str, Path]) -> Iterator[str]:
-    if not any(name in files for name in DESCRIPTIONS):
-        yield f"{repo} has no config.json: nothing could load it by its id"
-    for name in files:
-        if not name.endswith(SHARD_INDEX) or not files[name].is_file():
-            continue  # an index of a model kept from the last lock may still have to be fetched
-        try:
-            shards = set(json.loads(files[name].read_bytes())["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError):
-            yield f"{repo}: {name} is no index of shards: it has no weight_map"
-            continue
-        for shard in sorted(str(shard) for shard in shards):
-            if posixpath.join(posixpath.dirname(name), shard) not in files:
-                yield f"{repo} has no {shard}, which {name} asks for"
-
-
-class _Problems:
-    """What is wrong with each model, told in one go."""
-
-    def __init__(self) -> None:
-        self._errors: list[MirrorError] = []
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Go on after an error inside."""
-        try:
-            yield
-        except MirrorError as error:
-            self._errors.append(error)
-
-    def raise_all(self) -> None:
-        """Raises what was noted: one error as it was, several as one of the gravest kind."""
-        if not self._errors:
-            return
-        first = min(self._errors, key=lambda error: error.exit_code)
-        if len(self._errors) == 1:
-            raise first
-        raise type(first)(
-            f"{counted(len(self._errors), 'model')} cannot be had",
-            problems=[line for e in self._errors for line in (e.message, *e.problems)],
-            hint="\n".join(dict.fromkeys(e.hint for e in self._errors if e.hint)),
-        )
+def _artifact(
+    kind: str, item: Item, snapshot: Snapshot, file: File, sha256: Mapping[str, str]
+) -> Artifact:
+    origin = {
+        "repo": item.id,
+        "revision": item.revision,
+        "commit": snapshot.commit,
+        "file": file.path,
+        **({"blob_id": file.blob_id} if file.blob_id else {}),
+        **snapshot.facts,
+    }
+    place = bundled.folder(kind, item.id, item.revision, default=item.default)
+    known = file.sha256 or sha256[file.digest]
+    return Artifact(kind, f"{place}/{file.path}", file.size, known, origin=origin)

@@ -63,6 +63,8 @@ def _by_uv(uv: Path, site: Site, scratch: Path, asked: Mapping[Path, Path]) -> N
         *(uv, "pip", "install", "--python", site.generation.python),
         *("--offline", "--no-config", "--no-index", "--no-build", "--quiet", "--no-progress"),
         *("--require-hashes", "--no-deps", "--no-python-downloads"),
+        # Said of a conda Python, that is for others: the environment is mirror's own.
+        "--break-system-packages",
         # Unpacked beside the environment, so that files are linked into it, not copied.
         *("--cache-dir", scratch / "cache"),
     ]
@@ -77,6 +79,7 @@ def _by_pip(site: Site, pip: Artifact, asked: Mapping[Path, Path]) -> None:
             *(site.generation.python, "-m", "pip", "install", "--isolated", "--no-index"),
             *("--require-hashes", "--no-deps", "--no-cache-dir", "--disable-pip-version-check"),
             *("--no-input", "--no-warn-script-location", "--quiet", "--progress-bar", "off"),
+            "--break-system-packages",
             # It takes itself for installed, since it runs from its wheel.
             *(["--ignore-installed"] if file.name == "pip.txt" else []),
             *(f"--find-links={folder}", "--requirement", file),

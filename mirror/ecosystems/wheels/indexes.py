@@ -147,15 +147,20 @@ class Indexes:
             hint=f"Declare it under wheels.indexes as {name}, or lock again: mirror lock",
         )
 
-    def files(self, wanted: Iterable[tuple[str, str]]) -> Mapping[str, Request]:
-        """Every file of these (index name, package name) pairs: file name -> where it is now."""
+    def files(
+        self, wanted: Iterable[tuple[str, str]], *, yanked: bool = True
+    ) -> Mapping[str, Request]:
+        """Every file of these (index name, package name) pairs: file name -> where it is now.
+
+        yanked: whether those that their publishers withdrew are among them.
+        """
         found: dict[str, Request] = {}
         problems: list[str] = []
         pairs: dict[str, set[str]] = {}
         for index_name, package in wanted:
             pairs.setdefault(index_name, set()).add(package)
         for index_name, packages in sorted(pairs.items()):
-            files, wrong = _read(self.by_name(index_name), sorted(packages))
+            files, wrong = _read(self.by_name(index_name), sorted(packages), yanked=yanked)
             found |= files
             problems += wrong
         if problems:
@@ -229,7 +234,9 @@ def _is_address(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-def _read(index: Index, packages: Sequence[str]) -> tuple[dict[str, Request], list[str]]:
+def _read(
+    index: Index, packages: Sequence[str], *, yanked: bool = True
+) -> tuple[dict[str, Request], list[str]]:
     """The files that an index has of these packages, and what went wrong, a line each."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -247,6 +254,7 @@ def _read(index: Index, packages: Sequence[str]) -> tuple[dict[str, Request], li
                 links = [
                     (p.filename, p.url, p.digests.get("sha256"), p.size)
                     for p in client.get_project_page(name).packages
+                    if yanked or not p.is_yanked
                 ]
         except NoSuchProjectError:
             problems.append(f"{name}: the index {index.name} has no such package")

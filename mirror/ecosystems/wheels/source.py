@@ -13,7 +13,17 @@ from mirror.core.artifact import Artifact
 from mirror.core.manifest import WheelsSection
 from mirror.core.requirements.values import LocalWheel, Place
 from mirror.ecosystems.source import Context
-from mirror.ecosystems.wheels import building, inspection, pip_tools, places, reading, sdists, uv
+from mirror.ecosystems.wheels import (
+    brought,
+    building,
+    collisions,
+    inspection,
+    pip_tools,
+    places,
+    reading,
+    sdists,
+    uv,
+)
 from mirror.ecosystems.wheels.indexes import Indexes
 from mirror.ecosystems.wheels.wanted import Wanted, read, workplace
 from mirror.errors import DownloadError, ResolutionError, TargetError, UsageError
@@ -51,6 +61,10 @@ def resolve(section: WheelsSection, context: Context) -> list[Artifact]:
             f"the target has Python {context.target.python}, which its projects do not allow",
             problems=wrong,
         )
+    conda = brought.of(context.resolved)
+    brought.refuse(found, conda, context.target)
+    for note in brought.agreeing(conda, context.target)[1]:
+        context.progress.warn(note)
     artifacts = lock_wheels(Wanted.of(section, context), KIND, context)
     _fit(artifacts, context)
     return artifacts
@@ -59,7 +73,7 @@ def resolve(section: WheelsSection, context: Context) -> list[Artifact]:
 def lock_wheels(wanted: Wanted, kind: str, context: Context) -> list[Artifact]:
     """Resolve what is wanted into artifacts under `KIND/`."""
     kept = [artifact for artifact in context.kept if artifact.kind == kind]
-    with workplace(wanted.target) as (folder, provided):
+    with workplace(wanted.target, wanted.brought) as (folder, provided):
         shelf = folder / "places"
         shelf.mkdir()
         placed = {item.file: item for item in places.have(wanted, context, kept, shelf)}
@@ -78,7 +92,10 @@ def lock_wheels(wanted: Wanted, kind: str, context: Context) -> list[Artifact]:
                 wheels_only=None if wheels_only is None else {*wheels_only, *wanted.wheels_only},
             )
 
-        pins, built = sdists.resolve(ask, wanted, context, kept)
+        try:
+            pins, built = sdists.resolve(ask, wanted, context, kept)
+        except ResolutionError as error:
+            raise brought.explained(error, wanted.brought) from None
         for pin in pins:
             if pin.yanked is not None:
                 reason = f": {pin.yanked}" if pin.yanked else ""
@@ -142,16 +159,27 @@ def derived(artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]
 def prove(artifacts: Sequence[Artifact], section: WheelsSection, context: Context) -> None:
     """Resolve once more from nothing but these wheels' own metadata, with no network.
 
-    And open every one: a wheel that does not hold what its record says is not shipped.
+    And open every one: a wheel that does not hold what its record says is not shipped, nor one that
+    would write over what a conda package brings.
     """
     _fit(artifacts, context)
-    prove_wheels(artifacts, Wanted.of(section, context), context)
+    wanted = Wanted.of(section, context)
+    prove_wheels(artifacts, wanted, context)
+    by_key = places.by_key(wanted)
+    files = {a.text("file"): _bytes(a, by_key.get(a.text("place")), context) for a in artifacts}
+    conda = [artifact for artifact in context.resolved if artifact.kind == "conda"]
+    if problems := list(collisions.problems(files, conda, context)):
+        raise ResolutionError(
+            "wheels would write over what conda packages bring",
+            problems=problems,
+            hint="Take one of the two out, or take both from conda.",
+        )
 
 
 def prove_wheels(artifacts: Sequence[Artifact], wanted: Wanted, context: Context) -> None:
     """Show that what is wanted resolves to exactly these wheels from these wheels alone."""
     by_key = places.by_key(wanted)
-    with workplace(wanted.target) as (folder, provided):
+    with workplace(wanted.target, wanted.brought) as (folder, provided):
         wheels = folder / "wheels"
         wheels.mkdir()
         lines = list(wanted.lines)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 
@@ -18,8 +20,11 @@ from mirror.core.requirements.values import Place, Requirements
 from mirror.core.target import Target
 from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import reading
+from mirror.ecosystems.wheels.brought import Brought, agreeing, of
 from mirror.ecosystems.wheels.indexes import Indexes
 from mirror.errors import UsageError
+
+_EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,7 @@ class Wanted:
     not exist.
     build: packages that may be built for the builder's own platform; sdists: whether one without a
     wheel may be built into one for any platform, but for those of wheels_only.
+    brought: by name, what conda packages of the same lock bring.
     """
 
     lines: tuple[str, ...]
@@ -46,11 +52,13 @@ class Wanted:
     sdists: bool = False
     build: frozenset[str] = frozenset()
     wheels_only: frozenset[str] = frozenset()
+    brought: Mapping[str, Brought] = field(default_factory=dict)
 
     @classmethod
     def of(cls, section: WheelsSection, context: Context) -> Wanted:
         """What the manifest's section asks for. Raises UsageError for mistakes in its files."""
         found, indexes = read(section, context), Indexes.of(section, context.target)
+        brought, _ = agreeing(of(context.resolved), context.target)
         return cls(
             lines=tuple(item.text for item in found.specifiers),
             places=(
@@ -59,7 +67,10 @@ class Wanted:
                 *found.local_wheels,
                 *found.local_projects,
             ),
-            constraints=(*(item.text for item in found.constraints), *_matching(indexes, context)),
+            constraints=(
+                *(item.text for item in found.constraints),
+                *_matching(indexes, context, brought),
+            ),
             hashes=found.hashes,
             prereleases=found.prereleases,
             target=context.target,
@@ -69,6 +80,7 @@ class Wanted:
             sdists=section.sdists == "pure" and ":all:" not in found.wheels_only,
             wheels_only=found.wheels_only,
             build=frozenset(canonicalize_name(name) for name in section.build),
+            brought=brought,
         )
 
 
@@ -88,14 +100,15 @@ def read(section: WheelsSection, context: Context) -> Requirements:
     return reading.read(section.requirements, context.folder, urls)
 
 
-def _matching(indexes: Indexes, context: Context) -> list[str]:
+def _matching(indexes: Indexes, context: Context, brought: Collection[str]) -> list[str]:
     """Keeps torch to the target's CUDA, where it comes from the default index.
 
     That index has one build of each version; which CUDA it is for is in cuda_tables.
     """
     target = context.target
     provided = {canonicalize_name(item.partition("==")[0]) for item in target.provided}
-    if not target.cuda or "torch" in provided or indexes.of_package("torch") != indexes.default:
+    there = "torch" in provided or "torch" in brought
+    if not target.cuda or there or indexes.of_package("torch") != indexes.default:
         return []
     versions = cuda.torch_for(target.cuda, target.platform)
     if not versions:
@@ -105,31 +118,37 @@ def _matching(indexes: Indexes, context: Context) -> list[str]:
 
 
 @contextmanager
-def workplace(target: Target) -> Iterator[tuple[Path, list[str]]]:
-    """A folder for the resolver, and constraints that stand for what the target provides.
+def workplace(
+    target: Target, brought: Mapping[str, Brought] = MappingProxyType({})
+) -> Iterator[tuple[Path, list[str]]]:
+    """A folder for the resolver, and constraints that stand for what is there without wheels.
 
-    Each names a stub by its address: a wheel of nothing but a name and a version. The resolver
-    takes it for the package that the server has, and finds no dependencies in it, which the server
-    has too. In a find-links folder it would lose against the index's wheel of the same version.
+    Each names a stub by its address: a wheel of nothing but metadata. The resolver takes it for the
+    package that the server has, and finds no dependencies in it, which the server has too; or for
+    the one that conda brings, with the dependencies that this has. In a find-links folder it would
+    lose against the index's wheel of the same version.
     """
     with TemporaryDirectory(prefix="mirror-") as name:
         folder = Path(name).resolve()
-        provided = []
-        for item in target.provided:
-            package, _, version = item.partition("==")
-            stub = _write_stub(folder, package, version)
-            provided.append(f"{package} @ {stub.as_uri()}")
-        yield folder, provided
+        stubs = {item.name: _write_stub(folder, item) for item in brought.values()}
+        for text in target.provided:
+            package, _, version = text.partition("==")
+            if canonicalize_name(package) not in brought:
+                stubs[package] = _write_stub(folder, Brought(package, version))
+        yield folder, [f"{package} @ {stub.as_uri()}" for package, stub in stubs.items()]
 
 
-def _write_stub(folder: Path, name: str, version: str) -> Path:
+def _write_stub(folder: Path, known: Brought) -> Path:
+    name, version = known.name, known.version
     stem = f"{canonicalize_name(name).replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        )
+        extras = sorted({extra for text in known.requires for extra in _EXTRA.findall(text)})
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        lines += [f"Provides-Extra: {extra}" for extra in extras]
+        lines += [f"Requires-Dist: {text}" for text in known.requires]
+        wheel.writestr(f"{info}/METADATA", "".join(f"{line}\n" for line in lines))
         wheel.writestr(
             f"{info}/WHEEL",
             "Wheel-Version: 1.0\nGenerator: mirror\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
