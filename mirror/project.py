@@ -20,7 +20,7 @@ from mirror.core.manifest import Manifest
 from mirror.core.progress import Progress
 from mirror.core.target import Target
 from mirror.ecosystems.conda import source as conda
-from mirror.ecosystems.conda.asked import has_pip_part
+from mirror.ecosystems.conda.solving.asked import has_pip_part
 from mirror.ecosystems.files import source as files
 from mirror.ecosystems.models.source import Repositories
 from mirror.ecosystems.source import Context, LocalHashes, Source

@@ -11,21 +11,20 @@ Excluded: who made the bundle. Its signature is handed out, not judged.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from mirror.bundle import flow, layout
+from mirror.bundle import flow, layout, sources
 from mirror.bundle.intake import Intake
+from mirror.bundle.sources import Source
 from mirror.core import index as indexes
 from mirror.core.artifact import Artifact
 from mirror.core.paths import shown
 from mirror.core.progress import Progress
-from mirror.errors import BundleError, MachineError, UsageError
+from mirror.errors import BundleError
 from mirror.store.blobs import Blobs
 
 #: Takes an artifact, an offset in it and its bytes from there; and whether they are the last ones,
@@ -33,7 +32,6 @@ from mirror.store.blobs import Blobs
 Sink: TypeAlias = Callable[[Artifact, int, memoryview, bool], None]
 
 _BUFFERS = 6
-_BINARY: int = getattr(os, "O_BINARY", 0)
 _HINT = "Copy the bundle again; if it is no better then, build it again."
 
 
@@ -45,10 +43,10 @@ class Reader:
     index: the parsed index.
     """
 
-    def __init__(self, file: int, name: str) -> None:
-        """Read the head from a file descriptor, which is the reader's from here on."""
-        self._file = file
-        self._name = name
+    def __init__(self, source: Source) -> None:
+        """Read the head from a source, which is the reader's from here on."""
+        self._source = source
+        self.name = source.name
         self._at = 0  # in the tar: what comes next
         self._crc = 0  # of the gzip member so far
         fronts: list[tuple[layout.Chunk, bytes]] = []
@@ -58,8 +56,9 @@ class Reader:
             self.index = indexes.parse(self.index_bytes)
         except BundleError as error:
             raise BundleError(
-                f"{name}: {error.message}", problems=error.problems, hint=error.hint or _HINT
+                f"{self.name}: {error.message}", problems=error.problems, hint=error.hint or _HINT
             ) from None
+        self._compare_digest()
         self._head = self._at
         self._total = self._at + layout.payload_size(self.index.shipped)
         for chunk, found in fronts:
@@ -67,31 +66,30 @@ class Reader:
         self._compare_size()
 
     @classmethod
-    def open(cls, source: Path | int) -> Reader:
-        """Read and check the head of the bundle in a file, or coming from a file descriptor.
+    def open(cls, source: Source | Path | int) -> Reader:
+        """Read and check the head of a bundle: in a file, from a file descriptor, or any source.
 
-        A file's length is checked too, so one that was cut is named at once. Raises BundleError;
-        TargetError for a format of the future; UsageError and MachineError where there is no file,
-        or none that may be read.
+        The length is checked too where it is known, so a file that was cut is named at once. Raises
+        BundleError; TargetError for a format of the future; UsageError and MachineError where there
+        is no file, or none that may be read.
         """
-        name = shown(str(source)) if isinstance(source, Path) else "the bundle"
+        found = sources.open_file(source) if isinstance(source, Path | int) else source
         try:
-            file = os.dup(source) if isinstance(source, int) else _open(source)
-        except FileNotFoundError:
-            raise UsageError(f"there is no bundle {name}") from None
-        except OSError as error:
-            raise MachineError(f"{name} cannot be opened: {error.strerror}") from None
-        try:
-            return cls(file, name)
+            return cls(found)
         except BaseException:
-            os.close(file)
+            found.close()
             raise
+
+    @property
+    def size(self) -> int:
+        """Length of the bundle in bytes, as the index has it."""
+        return layout.file_size(self._total)
 
     def __enter__(self) -> Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+        self._source.close()
 
     def admit(self, blobs: Blobs, progress: Progress) -> None:
         """Check every byte of the bundle, and put every artifact that it ships into a store.
@@ -102,12 +100,12 @@ class Reader:
         """
         with Intake(blobs) as intake:
             intake.expect(self.index.shipped)
-            self._stream("unpacking", intake.write, progress)
+            self._read_all("unpacking", intake.write, progress)
             intake.finish()
 
     def check(self, progress: Progress) -> None:
         """Check every byte of the bundle, writing nothing. Raises BundleError."""
-        self._stream("checking", None, progress)
+        self._read_all("checking", None, progress)
 
     # -- the head ------------------------------------------------------------------------------
 
@@ -116,7 +114,7 @@ class Reader:
         at = self._at
         header = self._take(layout.TAR_BLOCK, fronts)
         if at == 0:
-            _require_gzip(self._name, fronts[0][1] + header)
+            _require_gzip(self.name, fronts[0][1] + header)
         digits = re.fullmatch(rb"([0-7]{11})\0", header[124:136])
         size = int(digits[1], 8) if digits else 0
         if header != layout.member_header(name, size, 0o644):
@@ -139,19 +137,39 @@ class Reader:
             taken += load.data
         return bytes(taken)
 
+    def _compare_digest(self) -> None:
+        if self._source.digest not in (None, self.index.digest):
+            raise BundleError(
+                f"{self.name} begins as another bundle than its list of volumes is of",
+                problems=[
+                    f"the list:  {self._source.digest}",
+                    f"it begins: {self.index.digest} ({self.index.name} {self.index.version})",
+                ],
+                hint="One of the two is left from another build: send that one again.",
+            )
+
     def _compare_size(self) -> None:
-        status = os.fstat(self._file)
-        short = layout.file_size(self._total) - status.st_size
-        if not stat.S_ISREG(status.st_mode) or short == 0:
+        if self._source.size is None:
             return
+        short = self.size - self._source.size
         if short < 0:
             raise self._damaged(f"it has {-short:,} bytes after its end")
-        raise self._damaged(
-            f"it is {short:,} bytes short: {status.st_size:,} of"
-            f" {layout.file_size(self._total):,} are there"
-        )
+        if short:
+            raise self._damaged(
+                f"it is {short:,} bytes short: {self._source.size:,} of {self.size:,} are there"
+            )
 
     # -- the rest ------------------------------------------------------------------------------
+
+    def _read_all(self, label: str, sink: Sink | None, progress: Progress) -> None:
+        try:
+            self._stream(label, sink, progress)
+        except BundleError as error:
+            if not (suspects := self._source.suspects(progress)):
+                raise
+            raise BundleError(
+                error.message, problems=suspects, hint="Send these again; the others are whole."
+            ) from None
 
     def _stream(self, label: str, sink: Sink | None, progress: Progress) -> None:
         if self._at != self._head:
@@ -192,13 +210,14 @@ class Reader:
         done = self._read_into(views)
         if done < sum(map(len, views)):
             there = layout.file_offset(chunk.start) - len(fronts[0]) + done
-            raise self._damaged(f"it ends after {there:,} bytes" if there else "it is empty")
+            of = f" of {layout.file_size(total):,}" if total < layout.UNBOUNDED else ""
+            raise self._damaged(f"it ends after {there:,} bytes{of}" if there else "it is empty")
         self._at = chunk.stop
         return bytes(found)
 
     def _read_into(self, views: list[memoryview]) -> int:
         try:
-            return flow.read_into(self._file, views)
+            return self._source.read_into(views)
         except OSError as error:
             raise self._damaged(f"it cannot be read: {error.strerror}") from None
 
@@ -239,7 +258,7 @@ class Reader:
                 sink(span.piece, span.at, load.data[span.place], span.last)
 
     def _damaged(self, what: str) -> BundleError:
-        return BundleError(f"{self._name} is damaged: {what}", hint=_HINT)
+        return BundleError(f"{self.name} is damaged: {what}", hint=_HINT)
 
 
 @dataclass(slots=True)
@@ -286,12 +305,6 @@ class _Compare:
                     f"{self._after} ({span.piece.size:,} bytes, from byte {start:,}) has not the"
                     " sha256 that the index names"
                 )
-
-
-def _open(path: Path) -> int:
-    if path.is_dir():
-        raise UsageError(f"{shown(str(path))} is a folder, not a bundle")
-    return os.open(path, os.O_RDONLY | _BINARY)
 
 
 def _require_gzip(name: str, found: bytes) -> None:

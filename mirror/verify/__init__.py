@@ -118,9 +118,13 @@ class _Course:
 
     def _environment(self) -> Iterable[Check]:
         self._need("store")
+        checks = environment.conda(self.subject)
         if self.subject.python is None:
-            raise _Skip("the bundle brought no Python environment")
-        checks, self.stack = environment.check(self.subject, self.subject.python)
+            if not checks:
+                raise _Skip("the bundle brought no environment")
+            return checks
+        found, self.stack = environment.check(self.subject, self.subject.python)
+        checks += found
         if self.stack:
             checks.append(environment.gpus(self.stack, self.subject.gpus, len(self.gpus)))
         return checks

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from mirror.core.compat import canonical_name, same_version
 from mirror.core.text import counted
+from mirror.ecosystems.conda.linking import check as linked
+from mirror.ecosystems.conda.records import is_package
 from mirror.verify import child
 from mirror.verify.report import Check
 from mirror.verify.subject import Subject
@@ -65,6 +67,17 @@ def check(subject: Subject, python: Path) -> tuple[list[Check], Stack | None]:
     built = f"CUDA {stack.cuda}" if stack.cuda else "CPU only"
     evidence = f"torch {stack.torch} ({built}), accelerate {stack.accelerate}"
     return [*checks, Check("torch", "pass", evidence)], stack
+
+
+def conda(subject: Subject) -> list[Check]:
+    """Whether the conda packages are as they were linked; nothing where the bundle has none."""
+    artifacts = subject.index.of_kind("conda")
+    if not artifacts:
+        return []
+    if problems := linked.problems(subject.generation.env, artifacts):
+        return [Check("conda", "fail", "\n".join(problems[:20]), "Install the bundle again.")]
+    count = counted(sum(map(is_package, artifacts)), "package")
+    return [Check("conda", "pass", f"{count} linked as locked, every file unchanged")]
 
 
 def gpus(stack: Stack, asked: int | None, seen: int) -> Check:

@@ -17,7 +17,7 @@ from mirror.verify.subject import Subject
 _CHUNK = 2**20
 _THREADS = 8
 #: Kinds whose artifacts lie in the generation under their own path.
-_LAID_OUT = ("wheels", "models", "datasets", "spaces", "files")
+_LAID_OUT = ("conda", "wheels", "models", "datasets", "spaces", "files")
 _AGAIN = "Install the bundle again: mirror install BUNDLE."
 
 

@@ -97,8 +97,8 @@ def choose(channel: Path, scratch: Path) -> int:
     from mirror.core.progress import Quiet
     from mirror.core.requirements.values import Line
     from mirror.core.target import Target
-    from mirror.ecosystems.conda import channels, solver, subdirs
-    from mirror.ecosystems.conda.asked import Spec, match_spec
+    from mirror.ecosystems.conda.solving import channels, solver, subdirs
+    from mirror.ecosystems.conda.solving.asked import Spec, match_spec
 
     found, _ = channels.parse([Line(str(channel), "bench")], scratch)
     opened = subdirs.opened(found, ("linux-64", "noarch"), scratch, Quiet())

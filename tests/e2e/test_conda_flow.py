@@ -96,8 +96,14 @@ def test_a_python_from_conda_and_wheels_beside_it(project: Path, installer: str)
         for check in stage["checks"]
     }
     assert checks["python"] == checks["versions"] == checks["dependencies"] == "pass"
+    assert checks["conda"] == "pass"
     assert checks["import greeting"] == checks["import markdown_it"] == "pass"
     assert {stage["name"]: stage["verdict"] for stage in stages}["store"] == "pass"
+    linked = next((env / "lib").glob("python3*/site-packages/greeting*.py"))
+    linked.unlink()
+    linked.write_text("def main():\n    pass\n", encoding="utf-8")
+    told = mirror("verify", "--root", "root", cwd=project, code=9).stdout
+    assert f"{linked.name} has changed" in told
 
 
 def test_a_generation_can_be_left_and_come_back_to(project: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 from rattler.package_streaming import extract
 
 from mirror.core.artifact import Json
-from mirror.ecosystems.conda import unpacked
 from mirror.ecosystems.conda.archives import Contents, read
+from mirror.ecosystems.conda.linking import unpacked
 from tests.conda_packages import DATA, PREFIX, Package, needs_data, special
 
 BOTH = pytest.mark.parametrize("modern", [True, False], ids=["conda", "tar.bz2"])

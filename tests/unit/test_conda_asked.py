@@ -9,8 +9,9 @@ import pytest
 from mirror.core.manifest import CondaSection
 from mirror.core.progress import Quiet
 from mirror.core.target import Target
-from mirror.ecosystems.conda import asked, source
+from mirror.ecosystems.conda import source
 from mirror.ecosystems.conda.records import record
+from mirror.ecosystems.conda.solving import asked
 from mirror.errors import DownloadError, ResolutionError, UsageError
 from mirror.project import open_project
 from tests.conda_packages import (

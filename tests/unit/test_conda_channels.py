@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror.core.requirements.values import Line
-from mirror.ecosystems.conda.channels import Channel, parse
+from mirror.ecosystems.conda.solving.channels import Channel, parse
 from tests.conda_packages import write_channel
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror.ecosystems.conda.check import problems
+from mirror.ecosystems.conda.linking.check import problems
 from mirror.ecosystems.deploy import Site
 from tests.conda_packages import PREFIX, Package, put, run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirror.core.artifact import Json
-from mirror.ecosystems.conda.scripts import in_order
+from mirror.ecosystems.conda.linking.scripts import in_order
 from mirror.errors import MachineError
 from tests.conda_packages import Package, put, run
 

@@ -12,8 +12,8 @@ from mirror.core.lock import Lock, parse
 from mirror.core.manifest import CondaSection
 from mirror.core.target import Target
 from mirror.ecosystems.conda import source
-from mirror.ecosystems.conda.machine import There, virtual_packages
 from mirror.ecosystems.conda.records import brings_python, record
+from mirror.ecosystems.conda.solving.machine import There, virtual_packages
 from mirror.errors import DownloadError, ResolutionError
 from tests.conda_packages import Package, context, section, write_channel
 

@@ -164,7 +164,7 @@ def test_a_channel_may_have_one_subdir_alone(tmp_path: Path, only: str) -> None:
 def test_a_server_out_of_reach_is_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirror.ecosystems.conda.subdirs._RETRIES", 0)
+    monkeypatch.setattr("mirror.ecosystems.conda.solving.subdirs._RETRIES", 0)
     (tmp_path / "www").mkdir()
     with served(tmp_path / "www") as www:
         gone = www.host

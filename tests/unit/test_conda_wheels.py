@@ -14,8 +14,8 @@ from mirror.core import lock as locks
 from mirror.core.artifact import Artifact, Json
 from mirror.core.lock import Lock
 from mirror.core.manifest import CondaSection, WheelsSection
-from mirror.ecosystems.conda import contents
 from mirror.ecosystems.conda import source as conda
+from mirror.ecosystems.conda.solving import contents
 from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import source as wheels
 from mirror.errors import DownloadError, ResolutionError

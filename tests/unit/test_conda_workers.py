@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mirror.core.progress import Advance
-from mirror.ecosystems.conda import workers
+from mirror.ecosystems.conda.linking import workers
 from mirror.errors import BundleError
 from tests.conda_packages import Package, Recorder, installed_files, put, run, special
 

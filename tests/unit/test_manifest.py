@@ -9,7 +9,7 @@ import pytest
 
 import mirror
 from mirror.core import reading
-from mirror.core.manifest import HubRepository, LocalFile, FolderRepository, RemoteFile, json_schema
+from mirror.core.manifest import FolderRepository, HubRepository, LocalFile, RemoteFile, json_schema
 from mirror.errors import UsageError
 
 GOOD = b"""\

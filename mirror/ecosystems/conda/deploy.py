@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 
 from mirror.core.artifact import Artifact, Json
 from mirror.core.paths import shown
-from mirror.ecosystems.conda import bridge, links, unpacked, workers
+from mirror.ecosystems.conda import bridge, links
 from mirror.ecosystems.conda.archives import Contents
-from mirror.ecosystems.conda.records import REPODATA, is_package, record
+from mirror.ecosystems.conda.linking import unpacked, workers
+from mirror.ecosystems.conda.linking.remarks import remarks
+from mirror.ecosystems.conda.linking.scripts import Runner, in_order
+from mirror.ecosystems.conda.records import REPODATA, is_package, record, site_packages
 from mirror.ecosystems.conda.records import brings_python as brings_python
-from mirror.ecosystems.conda.remarks import remarks
-from mirror.ecosystems.conda.scripts import Runner, in_order
 from mirror.ecosystems.deploy import Site
 from mirror.errors import BundleError, MachineError, MirrorError
 from mirror.store.blobs import hash_file, place
@@ -197,20 +198,10 @@ def _unpack(packages: Sequence[_Package], site: Site, scratch: Path) -> dict[str
         raise _changed(changed, site)
     if problems:
         raise _explained(lines, problems)
-    for judged in (links.escapes, links.conflicts):
-        if together := list(judged(found, _site_packages(packages))):
-            raise BundleError("conda packages do not fit together", problems=together)
+    folder = site_packages(package.artifact for package in packages)
+    if together := links.problems(found, folder):
+        raise BundleError("conda packages do not fit together", problems=together)
     return found
-
-
-def _site_packages(packages: Sequence[_Package]) -> str:
-    """Where in the prefix Python packages go."""
-    for package in packages:
-        if package.name == "python":
-            version = ".".join(str(package.record.get("version")).split(".")[:2])
-            said = package.record.get("python_site_packages_path")
-            return str(said or f"lib/python{version}/site-packages")
-    return "site-packages"
 
 
 def _fits(contents: Mapping[str, Contents], site: Site) -> None:

@@ -21,6 +21,11 @@ _Links: TypeAlias = Mapping[str, set[str]]
 _Path: TypeAlias = tuple[str, ...]
 
 
+def problems(packages: Mapping[str, Contents], site_packages: str) -> list[str]:
+    """Why these packages, by name, cannot be in one environment together; a line each."""
+    return [*escapes(packages, site_packages), *conflicts(packages, site_packages)]
+
+
 def escapes(packages: Mapping[str, Contents], site_packages: str) -> Iterator[str]:
     """What would be outside the environment if all the packages were in it, a line each.
 

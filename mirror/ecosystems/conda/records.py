@@ -49,3 +49,15 @@ def document(subdir: str, records: Mapping[str, Json]) -> bytes:
         "repodata_version": 1,
     }
     return (json.dumps(whole, sort_keys=True, indent=2) + "\n").encode("ascii")
+
+
+def site_packages(artifacts: Iterable[Artifact]) -> str:
+    """Where in a prefix with these packages Python packages go."""
+    for artifact in filter(is_package, artifacts):
+        known = record(artifact)
+        if known.get("name") == "python":
+            version = ".".join(str(known.get("version")).split(".")[:2])
+            return str(
+                known.get("python_site_packages_path") or f"lib/python{version}/site-packages"
+            )
+    return "site-packages"

@@ -16,13 +16,21 @@ from pathlib import Path
 
 from mirror.core.artifact import Artifact, Json
 from mirror.core.manifest import CondaSection
-from mirror.ecosystems.conda import archives, asked, contents, packages, subdirs
-from mirror.ecosystems.conda.asked import Asked
-from mirror.ecosystems.conda.channels import Channel
-from mirror.ecosystems.conda.packages import Chosen, Given
-from mirror.ecosystems.conda.records import KIND, REPODATA, brings_python, record, repodata
-from mirror.ecosystems.conda.solver import solve
-from mirror.ecosystems.conda.subdirs import Subdir
+from mirror.ecosystems.conda import archives, links
+from mirror.ecosystems.conda.records import (
+    KIND,
+    REPODATA,
+    brings_python,
+    record,
+    repodata,
+    site_packages,
+)
+from mirror.ecosystems.conda.solving import asked, contents, packages, subdirs
+from mirror.ecosystems.conda.solving.asked import Asked
+from mirror.ecosystems.conda.solving.channels import Channel
+from mirror.ecosystems.conda.solving.packages import Chosen, Given
+from mirror.ecosystems.conda.solving.solver import solve
+from mirror.ecosystems.conda.solving.subdirs import Subdir
 from mirror.ecosystems.source import Context
 from mirror.errors import DownloadError, ResolutionError
 from mirror.fetch.http import Request
@@ -188,11 +196,15 @@ def _is_for_python(artifact: Artifact) -> bool:
 
 
 def _prove_archives(artifacts: Sequence[Artifact], found: Asked, context: Context) -> None:
+    inside: dict[str, archives.Contents] = {}
+
     def look(artifact: Artifact, path: Path) -> None:
-        archives.read(path)
+        inside[artifact.text("name")] = archives.read(path)
         contents.of(path, artifact.sha256, context.blobs)
 
     _look_into(artifacts, found, context, look)
+    if together := links.problems(inside, site_packages(artifacts)):
+        raise ResolutionError("conda packages do not fit together", problems=together)
     needy = [a.text("file") for a in artifacts if record(a).get("noarch") == "python"]
     if needy and not brings_python(artifacts):
         raise ResolutionError(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mirror.core.artifact import Artifact
 from mirror.core.paths import shown
-from mirror.ecosystems.conda import contents
+from mirror.ecosystems.conda.solving import contents
 from mirror.ecosystems.source import Context
 
 #: Of one wheel so many files are named.

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
 from mirror.core.requirements.values import Line, Mistake
-from mirror.ecosystems.conda import credentials
 from mirror.ecosystems.conda.records import REPODATA
+from mirror.ecosystems.conda.solving import credentials
 
 _PATH = re.compile(r"\.{0,2}[/\\]|\.{1,2}$|~|[A-Za-z]:[/\\]|.*[/\\]$")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9._-]+)*")

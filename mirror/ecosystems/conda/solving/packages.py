@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from mirror.core.artifact import Artifact, Json
-from mirror.ecosystems.conda.asked import Asked, PackageFile
-from mirror.ecosystems.conda.channels import Channel
 from mirror.ecosystems.conda.records import KIND
-from mirror.ecosystems.conda.subdirs import Subdir
+from mirror.ecosystems.conda.solving.asked import Asked, PackageFile
+from mirror.ecosystems.conda.solving.channels import Channel
+from mirror.ecosystems.conda.solving.subdirs import Subdir
 from mirror.ecosystems.source import Context
 from mirror.errors import DownloadError
 from mirror.fetch.http import Fetched, Request

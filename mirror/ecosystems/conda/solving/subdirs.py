@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from mirror.core.progress import Progress
 from mirror.ecosystems.conda import bridge
-from mirror.ecosystems.conda.channels import Channel
 from mirror.ecosystems.conda.records import REPODATA
+from mirror.ecosystems.conda.solving.channels import Channel
 from mirror.errors import DownloadError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mirror.core.requirements.environment import Environment
 from mirror.core.requirements.values import Line, Mistake
 from mirror.core.target import PLATFORMS
 from mirror.ecosystems.conda import bridge
-from mirror.ecosystems.conda.channels import Channel, parse
+from mirror.ecosystems.conda.solving.channels import Channel, parse
 from mirror.ecosystems.source import Context
 from mirror.errors import UsageError
 

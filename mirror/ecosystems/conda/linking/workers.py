@@ -18,12 +18,12 @@ from mirror.core.artifact import Json
 from mirror.core.paths import shown
 from mirror.core.progress import Advance
 from mirror.core.text import human_size
-from mirror.ecosystems.conda import unpacked
+from mirror.ecosystems.conda.linking import unpacked
 
 _CHILD = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from mirror.ecosystems.conda.child import main
+from mirror.ecosystems.conda.linking.child import main
 main()
 """
 _MOST, _EACH_CPU = 16, 2  # a process waits for the disk about as long as it works

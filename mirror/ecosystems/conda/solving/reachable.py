@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING
 
 from mirror.ecosystems.conda import bridge
-from mirror.ecosystems.conda.subdirs import Subdir
+from mirror.ecosystems.conda.solving.subdirs import Subdir
 
 if TYPE_CHECKING:
     import rattler

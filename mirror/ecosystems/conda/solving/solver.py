@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from mirror.core.artifact import Artifact
 from mirror.core.target import Target
 from mirror.ecosystems.conda import bridge
-from mirror.ecosystems.conda.asked import Spec
-from mirror.ecosystems.conda.machine import There, provided, virtual_packages
-from mirror.ecosystems.conda.reachable import Reachable, Selection, reachable
 from mirror.ecosystems.conda.records import record
-from mirror.ecosystems.conda.subdirs import Subdir
+from mirror.ecosystems.conda.solving.asked import Spec
+from mirror.ecosystems.conda.solving.machine import There, provided, virtual_packages
+from mirror.ecosystems.conda.solving.reachable import Reachable, Selection, reachable
+from mirror.ecosystems.conda.solving.subdirs import Subdir
 from mirror.errors import MirrorError, ResolutionError
 
 if TYPE_CHECKING:

@@ -1,0 +1,210 @@
+"""mirror lock and mirror build: manifest -> lock -> blobs -> proof -> bundle.
+
+    locking.py     the lock
+    increments.py  what a server has already
+    supply.py      where the bytes are, and the room for them
+    proof.py       that the sets are complete
+    forecast.py    what a build would do
+
+A build may be killed at any instant and run again: the lock is written whole, downloads go on where
+they ended, what was proved is noted, and a bundle gets its name when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import mirror
+from mirror.build import increments, supply
+from mirror.build.increments import Base
+from mirror.build.locking import lock, summary
+from mirror.build.proof import Proof, outstanding
+from mirror.bundle import layout, writer
+from mirror.core import index as indexes
+from mirror.core.artifact import Artifact
+from mirror.core.index import Entry, Index
+from mirror.core.lock import Lock
+from mirror.errors import MachineError, UsageError
+from mirror.project import SOURCES, Project
+from mirror.store import atomic
+
+__all__ = ["Built", "Plan", "build", "is_built", "lock", "make_plan", "summary"]
+
+#: A file; a descriptor (a pipe's) that takes the bundle; None: a file of the usual name.
+Output: TypeAlias = "Path | int | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A bundle that is there now; `changed` is False when it was there before.
+
+    path: None when it went to a pipe.
+    """
+
+    path: Path | None
+    index: Index
+    size: int
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a build makes: decided before anything is fetched or written.
+
+    target: the file, or the descriptor. size: of the bundle, in bytes. derived: sha256 -> bytes of
+    the members that follow from the lock.
+    """
+
+    index: Index
+    target: Path | int
+    size: int
+    derived: dict[str, bytes]
+    base: Base | None
+
+    def needed(self, proof: Proof) -> Collection[Artifact]:
+        """Whose bytes are read: what is shipped, and what the proof looks into besides."""
+        return {a.path: a for a in [*self.index.shipped, *proof.needs]}.values()
+
+
+def build(project: Project, output: Output, since: Path | None = None) -> Built:
+    """The project's bundle: locked, fetched, proved and packed; nothing of it done twice.
+
+    since: a bundle, a lock or an inventory that says what the server has; that is not shipped.
+    """
+    if isinstance(output, Path):
+        _refuse_output(project, output, since)
+    base = increments.read(since, project.context.blobs) if since else None
+    progress, blobs = project.context.progress, project.context.blobs
+    locked, changed = lock(project)
+    if not changed:
+        progress.step(f"the lock is fresh: {summary(locked.artifacts)}")
+    plan = make_plan(project, locked, output, base)
+    if base:
+        progress.step(f"since {base.source}: {base.summary(plan.index)}")
+    if is_built(project, plan):
+        assert isinstance(plan.target, Path)  # noqa: S101 -- nothing else can be there already
+        return Built(plan.target, plan.index, plan.size, changed=False)
+    for data in (*plan.derived.values(), plan.index.to_bytes()):  # the index: for increments
+        blobs.put(data)
+    proof = outstanding(project, locked, plan.index, base)
+    found = supply.find(project, plan.needed(proof))
+    downloads = sum(request.size or 0 for request in found.downloads)
+    folder = plan.target.parent if isinstance(plan.target, Path) else None
+    supply.require_space(supply.needs(project, downloads, folder, plan.size))
+    supply.fetch(project, found)
+    proof.run()
+    _pack(project, plan, lambda artifact: found.places[artifact.sha256])
+    path = plan.target if isinstance(plan.target, Path) else None
+    return Built(path, plan.index, plan.size, changed=True)
+
+
+def make_plan(project: Project, locked: Lock, output: Output, base: Base | None) -> Plan:
+    """What a build makes of this lock. Writes nothing."""
+    derived = _derive(project, locked)
+    index = _index(project, locked, list(derived))
+    if base:
+        index = base.increment(index)
+    indexes.parse(index.to_bytes())  # what no reader would accept is never written
+    suffix = f"-{base.label}" if base else ""
+    usual = Path("bundles") / f"{index.name}-{index.version}{suffix}.tar.gz"
+    return Plan(
+        index=index,
+        target=usual if output is None else output,
+        size=layout.bundle_size(index),
+        derived={artifact.sha256: data for artifact, data in derived.items()},
+        base=base,
+    )
+
+
+def _refuse_output(project: Project, output: Path, since: Path | None) -> None:
+    """Raises UsageError rather than write over what is no bundle, or over the base."""
+    ours = [project.path, project.lock_path, *([since] if since else [])]
+    if output.is_dir() or any(output.absolute() == path.absolute() for path in ours):
+        raise UsageError(f"a bundle cannot be written to {output}")
+    if output.is_file() and output.stat().st_size:
+        with open(output, "rb") as file:
+            if file.read(2) != b"\x1f\x8b":
+                raise UsageError(f"{output} is there, and is no bundle; it is not written over")
+
+
+def _derive(project: Project, locked: Lock) -> dict[Artifact, bytes]:
+    """Members that follow from the lock."""
+    derived: dict[Artifact, bytes] = {}
+
+    def add(kind: str, path: str, data: bytes) -> None:
+        sha256 = hashlib.sha256(data).hexdigest()
+        derived[Artifact(kind, path, len(data), sha256, executable=path.endswith(".sh"))] = data
+
+    for kind, source, _ in project.sections():
+        own = [artifact for artifact in locked.artifacts if artifact.kind == kind]
+        for path, data in source.derived(own, project.context).items():
+            add(kind, path, data)
+    sums = sorted((a.path, a.sha256) for a in [*locked.artifacts, *derived])
+    add("bundle", "SHA256SUMS", "".join(f"{s}  {path}\n" for path, s in sums).encode())
+    return derived
+
+
+def _index(project: Project, locked: Lock, derived: Collection[Artifact]) -> Index:
+    """Of the complete bundle."""
+    manifest = project.manifest
+    order = {kind: number for number, kind in enumerate(("bundle", *SOURCES))}
+    artifacts = sorted([*locked.artifacts, *derived], key=lambda a: (order[a.kind], a.path))
+    bound = manifest.wheels or manifest.conda
+    return Index(
+        name=manifest.name,
+        version=manifest.version,
+        tool=mirror.__version__,
+        lock=locked.digest,
+        target=locked.target if bound else None,
+        verify=manifest.verify.model_dump(mode="json", exclude_none=True),
+        entries=tuple(Entry(artifact) for artifact in artifacts),
+    )
+
+
+def _pack(project: Project, plan: Plan, locate: writer.Locate) -> None:
+    progress = project.context.progress
+    if isinstance(plan.target, Path):
+        plan.target.parent.mkdir(parents=True, exist_ok=True)
+        writer.pack_file(plan.index, b"", locate, plan.target, progress)
+        _note_built(project, plan.index, plan.target)
+        return
+    try:
+        writer.pack(plan.index, b"", locate, plan.target, progress)
+    except BrokenPipeError:
+        raise MachineError(
+            "what read the bundle from the pipe ended before the bundle did",
+            hint="See what it said. To run both again costs no download.",
+        ) from None
+
+
+def is_built(project: Project, plan: Plan) -> bool:
+    """Whether the target is the very file that was packed from this index, untouched since."""
+    if not isinstance(plan.target, Path):
+        return False
+    try:
+        noted = json.loads(_note(project, plan.target).read_bytes())
+        return bool(noted == [plan.index.digest, *_stamp(plan.target)])
+    except (OSError, ValueError):
+        return False
+
+
+def _note_built(project: Project, index: Index, target: Path) -> None:
+    note = _note(project, target)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(note, json.dumps([index.digest, *_stamp(target)]).encode())
+
+
+def _note(project: Project, target: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(target.absolute())).hexdigest()
+    return project.context.blobs.folder / "built" / name
+
+
+def _stamp(target: Path) -> list[int]:
+    status = target.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
