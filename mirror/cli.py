@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -131,32 +132,87 @@ def lock(
 
 @_command
 @_manifest
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle to write.")
-def build(console: Console, manifest: Path | None, output: Path | None) -> None:
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The bundle to write; - for stdout, where nothing else is printed then.",
+)
+@click.option(
+    "--since",
+    metavar="OLD",
+    type=click.Path(path_type=Path),
+    help="What the server has, which is not shipped again: a bundle, a lock, or the inventory that"
+    " `mirror probe` wrote there.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show sizes, what is cached, what would be downloaded, and the room for it. Writes no lock"
+    " and no bundle.",
+)
+def build(
+    console: Console,
+    manifest: Path | None,
+    output: Path | None,
+    since: Path | None,
+    dry_run: bool,
+) -> int | None:
     """Lock if needed, fetch, prove, pack: one bundle."""
     from mirror import build as use
     from mirror import project as projects
     from mirror.core.text import counted, human_size
 
-    if output is not None and str(output) in (".", "-"):
+    if output is not None and str(output) == ".":
         raise UsageError("--output names the file to write")
+    target: Path | int | None = output
+    if str(output) == "-":
+        target = sys.stdout.fileno() if dry_run else _claim_stdout()
     project = projects.open_project(manifest or projects.find_manifest(Path()), console)
-    built = use.build(project, output)
+    if dry_run:
+        from mirror.build import forecast
+
+        seen = forecast.forecast(project, target, since)
+        console.result(forecast.lines(seen), forecast.document(seen))
+        return 0 if seen.fits else MachineError.exit_code
+    built = use.build(project, target, since)
     digest, count = built.index.digest, len(built.index.shipped)
     state = "" if built.changed else ", unchanged"
     console.result(
         [
-            f"{built.path}: {counted(count, 'file')}, {human_size(built.size)}{state}",
+            f"{built.path or 'the pipe'}: {counted(count, 'file')}, {human_size(built.size)}{state}",
             f"digest {digest}",
         ],
         {
-            "bundle": str(built.path),
+            "bundle": str(built.path) if built.path else None,
             "digest": digest,
+            "base": built.index.base,
             "bytes": built.size,
             "files": count,
             "changed": built.changed,
         },
     )
+    return None
+
+
+def _claim_stdout() -> int:
+    """A descriptor of stdout for a bundle alone: what else is printed goes to stderr from now on.
+
+    Raises UsageError when stdout is a terminal.
+    """
+    if sys.stdout.isatty():
+        raise UsageError(
+            "a bundle is not written to a terminal",
+            hint="Send it on: mirror build -o - | ssh SERVER mirror install -",
+        )
+    sys.stdout.flush()
+    claimed = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(claimed, os.O_BINARY)
+    return claimed
 
 
 @_command

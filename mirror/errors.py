@@ -17,6 +17,7 @@ every problem of its kind (`problems`, a line each) and what to do next (`hint`)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 
@@ -102,16 +103,24 @@ def together(errors: Sequence[MirrorError]) -> MirrorError:
     """Several errors of one run as one: nobody meets them one a run, nor one of them twice.
 
     It is of the kind that leads: a wrong manifest, then an index that cannot be read, then a target
-    that does not fit, then the first of the others.
+    that does not fit, then the first of the others. A line of advice that several give comes last,
+    once.
     """
     first, *others = sorted({str(error): error for error in errors}.values(), key=_rank)
     if not others:
         return first
+    advice = Counter(line for error in (first, *others) for line in _advice(error))
     problems = list(first.problems)
     for error in others:
-        problems += [error.message, *(f"  {problem}" for problem in error.problems)]
-        problems += [f"  {error.hint}"] if error.hint else []
-    return type(first)(first.message, problems=problems, hint=first.hint)
+        own = [line for line in _advice(error) if advice[line] == 1]
+        problems += [error.message, *(f"  {line}" for line in (*error.problems, *own))]
+    hint = [line for line in _advice(first) if advice[line] == 1]
+    hint += [line for line, count in advice.items() if count > 1]
+    return type(first)(first.message, problems=problems, hint="\n".join(hint) or None)
+
+
+def _advice(error: MirrorError) -> list[str]:
+    return (error.hint or "").splitlines()
 
 
 def _rank(error: MirrorError) -> int:

@@ -132,7 +132,7 @@ def read_into(file: int, views: Sequence[memoryview]) -> int:
     done = 0
     while todo and (count := _read(file, todo)):
         done += count
-        todo = _after(todo, count)
+        todo = after(todo, count)
     return done
 
 
@@ -140,10 +140,11 @@ def write_from(file: int, views: Sequence[memoryview]) -> None:
     """Write all the views in order to a file descriptor."""
     todo = [view for view in views if view]
     while todo:
-        todo = _after(todo, _write(file, todo))
+        todo = after(todo, _write(file, todo))
 
 
-def _after(views: list[memoryview], count: int) -> list[memoryview]:
+def after(views: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of the views behind their first `count` bytes."""
     for number, view in enumerate(views):
         if count < len(view):
             return [view[count:], *views[number + 1 :]]

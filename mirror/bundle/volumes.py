@@ -7,31 +7,22 @@ same, byte by byte.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mirror.bundle import flow, layout, writer
 from mirror.core import paths
 from mirror.core.artifact import Json
-from mirror.core.index import Index, canonical
-from mirror.core.progress import Progress
-from mirror.errors import BundleError, TargetError, UsageError
-from mirror.store import atomic
+from mirror.core.index import canonical
+from mirror.errors import BundleError, TargetError
 
 FORMAT = 1
 LIST_SUFFIX = ".volumes.json"
 #: No list is longer, and no bundle has more volumes.
 MAX_LIST_BYTES = 16 * 2**20
 MAX_VOLUMES = 9_999
-_BINARY: int = getattr(os, "O_BINARY", 0)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VOLUME_NAME = re.compile(r"(.+)\.([0-9]{3,4})")
 
@@ -117,7 +108,7 @@ def _parse(document: Json) -> VolumeList:
     )
     if not 0 < len(made.volumes) <= MAX_VOLUMES or len(made.recovery) > MAX_VOLUMES:
         raise ValueError("it has no volumes, or too many")
-    if [v.name for v in made.volumes] != list(_names(made.name, len(made.volumes))):
+    if [v.name for v in made.volumes] != list(names(made.name, len(made.volumes))):
         raise ValueError("the volumes' names do not count up from 1")
     if made.bytes != sum(v.size for v in made.volumes):
         raise ValueError("the volumes' sizes do not add up")
@@ -136,150 +127,7 @@ def _part(item: Json) -> Part:
     return Part(name, size, sha256)
 
 
-def _names(name: str, count: int) -> Iterator[str]:
+def names(name: str, count: int) -> Iterator[str]:
+    """What the volumes of a bundle are called: NAME.001 and on."""
     width = max(3, len(str(count)))
     return (f"{name}.{number:0{width}}" for number in range(1, count + 1))
-
-
-# -- writing ------------------------------------------------------------------------------------
-
-
-def pack_volumes(
-    index: Index,
-    signature: bytes,
-    locate: writer.Locate,
-    target: Path,
-    size: int,
-    progress: Progress,
-) -> VolumeList:
-    """Write the bundle in volumes of `size` bytes beside `target`, durable and whole.
-
-    No volume has its name before all are there; the list is written last. What an earlier list of
-    the same name speaks of and the new one does not is removed. Raises as `writer.pack_file` does,
-    and UsageError when there would be too many volumes.
-    """
-    total = layout.bundle_size(index, len(signature))
-    with flow.writing(target):
-        flow.require_space(target.parent, total)
-        with _Splitter(target, size, total) as splitter:
-            writer.pack(index, signature, locate, splitter.write, progress)
-            return splitter.finish(index.digest)
-
-
-def add_recovery(target: Path, recovery: Sequence[Part]) -> VolumeList:
-    """Take files with recovery data that now lie beside the volumes into their list."""
-    known = replace(read_list(list_path(target)), recovery=tuple(recovery))
-    atomic.write(list_path(target), known.to_bytes())
-    return known
-
-
-class _Splitter:
-    """Writes bytes to one volume after the other, hashing each beside the writing."""
-
-    def __init__(self, target: Path, size: int, total: int) -> None:
-        count = -(-total // size)
-        if count > MAX_VOLUMES:
-            raise UsageError(
-                f"the bundle would have {count:,} volumes; at most {MAX_VOLUMES:,} are allowed",
-                hint=f"Name at least {-(-total // MAX_VOLUMES):,} with --volume-size.",
-            )
-        self._target = target
-        self._size = size
-        self._names = list(_names(target.name, count))
-        self._parts: list[Part] = []
-        self._staged: list[Path] = []
-        self._disk = flow.Background()
-        self._hasher = ThreadPoolExecutor(1)
-        self._file = -1
-        self._room = 0  # bytes that still fit into the volume
-        self._unsynced = 0
-        self._digest = hashlib.sha256()
-
-    def __enter__(self) -> _Splitter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._disk.close()
-        self._hasher.shutdown()
-        if self._file >= 0:
-            os.close(self._file)
-        for path in self._staged:
-            path.unlink(missing_ok=True)
-
-    def write(self, views: Sequence[memoryview]) -> None:
-        """Write the views in order."""
-        rest = list(views)
-        while rest:
-            if not self._room:
-                self._next()
-            now, rest = _cut(rest, self._room)
-            hashed = self._hasher.submit(self._hash, now)
-            flow.write_from(self._file, now)
-            hashed.result()
-            count = sum(map(len, now))
-            self._room -= count
-            self._unsynced += count
-            if self._unsynced >= flow.SYNC_EVERY:
-                self._disk.submit(partial(os.fsync, self._file))
-                self._unsynced = 0
-
-    def finish(self, bundle: str) -> VolumeList:
-        """Give the volumes their names and write the list; all of it durable."""
-        self._end()
-        self._disk.finish()
-        folder, place = self._target.parent, list_path(self._target)
-        made = VolumeList(bundle, sum(p.size for p in self._parts), tuple(self._parts))
-        stale = _listed(place) - {p.name for p in self._parts}
-        place.unlink(missing_ok=True)
-        for path, part in zip(self._staged, self._parts, strict=True):
-            os.replace(path, folder / part.name)
-        for name in stale:
-            (folder / name).unlink(missing_ok=True)
-        atomic.write(place, made.to_bytes())
-        return made
-
-    def _next(self) -> None:
-        self._end()
-        path = atomic.unused_name(self._target.with_name(self._names[len(self._parts)]))
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o644)
-        self._staged.append(path)
-        self._room = self._size
-        self._digest = hashlib.sha256()
-
-    def _end(self) -> None:
-        """Have the volume that was written synced, and close it."""
-        if self._file < 0:
-            return
-        name, sha256 = self._names[len(self._parts)], self._digest.hexdigest()
-        self._parts.append(Part(name, self._size - self._room, sha256))
-        self._disk.submit(partial(_sync_and_close, self._file))
-        self._file = -1
-
-    def _hash(self, views: Sequence[memoryview]) -> None:
-        for view in views:
-            self._digest.update(view)
-
-
-def _sync_and_close(file: int) -> None:
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _listed(place: Path) -> set[str]:
-    """The files that an earlier list speaks of; none when there is no list, or no right one."""
-    with suppress(BundleError, TargetError):
-        old = read_list(place)
-        return {part.name for part in (*old.volumes, *old.recovery)}
-    return set()
-
-
-def _cut(views: list[memoryview], count: int) -> tuple[list[memoryview], list[memoryview]]:
-    """The views up to `count` bytes, and the rest."""
-    for number, view in enumerate(views):
-        if count < len(view):
-            front = [view[:count]] if count else []
-            return [*views[:number], *front], [view[count:], *views[number + 1 :]]
-        count -= len(view)
-    return views, []

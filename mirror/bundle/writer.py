@@ -27,6 +27,8 @@ from mirror.store import atomic
 
 #: Where the file is that holds an artifact's bytes.
 Locate: TypeAlias = Callable[[Artifact], Path]
+#: Takes the bundle's bytes in order; a view is no longer valid when it has returned.
+Write: TypeAlias = Callable[[Sequence[memoryview]], None]
 
 _BUFFERS = 6
 _BINARY: int = getattr(os, "O_BINARY", 0)
@@ -75,20 +77,23 @@ class _Durable:
             self._disk.submit(partial(os.fsync, self._file))
 
 
-def pack(index: Index, signature: bytes, locate: Locate, out: int, progress: Progress) -> None:
-    """Write the bundle to the file descriptor `out`, which may be a pipe.
+def pack(
+    index: Index, signature: bytes, locate: Locate, out: int | Write, progress: Progress
+) -> None:
+    """Write the bundle to `out`: a file descriptor, which may be a pipe, or what takes bytes.
 
     Raises BundleError where an artifact's file is not what the index says (what was written until
     then is no bundle), and OSError where `out` cannot be written.
     """
-    _pack(index, signature, locate, partial(flow.write_from, out), progress)
+    write = partial(flow.write_from, out) if isinstance(out, int) else out
+    _pack(index, signature, locate, write, progress)
 
 
 def _pack(
     index: Index,
     signature: bytes,
     locate: Locate,
-    write: Callable[[Sequence[memoryview]], None],
+    write: Write,
     progress: Progress,
 ) -> None:
     data = index.to_bytes()

@@ -234,7 +234,7 @@ def test_built_where_the_store_is_empty(
     with pytest.raises(DownloadError) as caught:
         build(artifacts, [WHEEL], make_context(tmp_path / "fourth"))
     assert caught.value.problems == ("gt_tiny-1.0-py3-none-any.whl",)
-    assert "mirror lock --upgrade org/tiny" in str(caught.value.hint)
+    assert "mirror lock --upgrade-package org/tiny" in str(caught.value.hint)
 
 
 def test_other_bytes_under_the_locked_name(

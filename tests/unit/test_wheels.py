@@ -197,6 +197,13 @@ def test_several_errors_are_led_by_what_must_be_mended_first() -> None:
     assert together(errors[:1]) is errors[0]
 
 
+def test_advice_that_several_errors_give_is_given_once() -> None:
+    errors = [ResolutionError(f"{name} fails", hint=f"Mend {name}.\nAsk.") for name in "abc"]
+    found = together(errors)
+    assert (found.message, found.hint) == ("a fails", "Mend a.\nAsk.")
+    assert found.problems == ("b fails", "  Mend b.", "c fails", "  Mend c.")
+
+
 def test_passwords_in_addresses_are_masked() -> None:
     said = "a https://me:hu@sh@h.invalid/x@1 and http://TOKEN@b.invalid: http://c.invalid/d@e"
     clean = "a https://h.invalid/x@1 and http://b.invalid: http://c.invalid/d@e"

