@@ -7,7 +7,8 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mirror
-from mirror.errors import Interrupted, MachineError, MirrorError, UsageError
+from mirror.errors import BundleError, Interrupted, MachineError, MirrorError, UsageError
 
 if TYPE_CHECKING:
+    from mirror.bundle.reader import Reader
+    from mirror.bundle.splitting import Volumes
     from mirror.console import Console
     from mirror.store.generations import Root
 
@@ -91,7 +94,6 @@ def _refused(error: OSError) -> MachineError:
 
 
 _manifest = click.argument("manifest", required=False, type=click.Path(path_type=Path))
-_bundle = click.argument("bundle", type=click.Path(path_type=Path))
 _root = click.option("--root", type=click.Path(path_type=Path), help=_ROOT_HELP)
 
 
@@ -146,6 +148,16 @@ def lock(
     " `mirror probe` wrote there.",
 )
 @click.option(
+    "--volume-size",
+    metavar="SIZE",
+    help="Write volumes of this size instead of one file: 4G, 700M; 4GiB is what FAT32 holds.",
+)
+@click.option(
+    "--recovery",
+    metavar="PERCENT",
+    help="With --volume-size: data from which volumes up to that share can be rebuilt, as 5%.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Show sizes, what is cached, what would be downloaded, and the room for it. Writes no lock"
@@ -156,6 +168,8 @@ def build(
     manifest: Path | None,
     output: Path | None,
     since: Path | None,
+    volume_size: str | None,
+    recovery: str | None,
     dry_run: bool,
 ) -> int | None:
     """Lock if needed, fetch, prove, pack: one bundle."""
@@ -165,6 +179,9 @@ def build(
 
     if output is not None and str(output) == ".":
         raise UsageError("--output names the file to write")
+    split = _split(volume_size, recovery)
+    if split and str(output) == "-":
+        raise UsageError("a pipe takes the bundle whole: leave out --volume-size")
     target: Path | int | None = output
     if str(output) == "-":
         target = sys.stdout.fileno() if dry_run else _claim_stdout()
@@ -172,15 +189,17 @@ def build(
     if dry_run:
         from mirror.build import forecast
 
-        seen = forecast.forecast(project, target, since)
+        seen = forecast.forecast(project, target, since, split)
         console.result(forecast.lines(seen), forecast.document(seen))
         return 0 if seen.fits else MachineError.exit_code
-    built = use.build(project, target, since)
+    built = use.build(project, target, since, split)
     digest, count = built.index.digest, len(built.index.shipped)
-    state = "" if built.changed else ", unchanged"
+    where, state = built.path or "the pipe", "" if built.changed else ", unchanged"
+    if split:
+        state = f" in {counted(built.volumes, 'volume')}{state}"
     console.result(
         [
-            f"{built.path or 'the pipe'}: {counted(count, 'file')}, {human_size(built.size)}{state}",
+            f"{where}: {counted(count, 'file')}, {human_size(built.size)}{state}",
             f"digest {digest}",
         ],
         {
@@ -188,11 +207,35 @@ def build(
             "digest": digest,
             "base": built.index.base,
             "bytes": built.size,
+            "volumes": built.volumes,
             "files": count,
             "changed": built.changed,
         },
     )
     return None
+
+
+def _split(size: str | None, recovery: str | None) -> Volumes | None:
+    """Raises UsageError for what is no size and no share."""
+    from mirror.bundle.splitting import Volumes
+    from mirror.core.text import parsed_size
+
+    if size is None:
+        if recovery is not None:
+            raise UsageError("--recovery goes with --volume-size")
+        return None
+    try:
+        percent = float((recovery or "0").rstrip(" %"))
+        if not 0 <= percent <= 100:
+            raise ValueError("it is not between 0 and 100")
+    except ValueError as error:
+        raise UsageError(f"--recovery {recovery} is no share such as 5%: {error}") from None
+    try:
+        length = parsed_size(size)
+    except ValueError as error:
+        raise UsageError(f"--volume-size {error}") from None
+    # FAT32 holds one byte less than 4 GiB, and nobody who says 4GiB means the one that is too many.
+    return Volumes(length - (length == 2**32), percent)
 
 
 def _claim_stdout() -> int:
@@ -216,19 +259,79 @@ def _claim_stdout() -> int:
 
 
 @_command
-@_bundle
+@click.argument("bundle", nargs=-1, required=True)
 @click.option("--files", is_flag=True, help="List every file.")
 @click.option("--deep", is_flag=True, help="Read and check every byte.")
-def inspect(console: Console, bundle: Path, files: bool, deep: bool) -> None:
-    """Show what a bundle holds, for which target, signed by whom."""
+@click.option(
+    "--volumes", is_flag=True, help="BUNDLE is a folder, or several: check the volumes in them."
+)
+@click.option(
+    "--repair",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="With --volumes: rebuild lost volumes from recovery data, into DIR.",
+)
+def inspect(
+    console: Console,
+    bundle: tuple[str, ...],
+    files: bool,
+    deep: bool,
+    volumes: bool,
+    repair: Path | None,
+) -> int:
+    """Show what a bundle holds, for which target, signed by whom.
+
+    BUNDLE is a file, the first of its volumes or several of them, - for standard input, or an http,
+    https or file URL.
+    """
     from mirror import inspect as use
 
-    seen = use.inspect(bundle, deep=deep, progress=console)
+    if repair and not volumes:
+        raise UsageError("--repair goes with --volumes")
+    if volumes:
+        return _inspect_volumes(console, list(map(Path, bundle)), repair)
+    with _open_bundle(console, bundle) as reader:
+        seen = use.inspect(reader, deep=deep, progress=console)
     console.result(use.lines(seen, files=files), use.document(seen))
+    return 0
+
+
+@contextmanager
+def _open_bundle(console: Console, names: tuple[str, ...]) -> Iterator[Reader]:
+    """One bundle, in files or at an address."""
+    from mirror.bundle import opening
+    from mirror.bundle.reader import Reader
+
+    if "://" in names[0]:
+        from mirror.fetch import remote
+
+        if path := remote.local(names[0]):
+            names = (str(path), *names[1:])
+        else:
+            with remote.opened(names[0]) as body, Reader.open(body) as reader:
+                yield reader
+            return
+    with opening.opened(names, console) as readers:
+        if len(readers) > 1:
+            raise UsageError("inspect looks at one bundle", problems=[r.name for r in readers])
+        yield readers[0]
+
+
+def _inspect_volumes(console: Console, folders: list[Path], repair: Path | None) -> int:
+    from mirror import inspect as use
+
+    found = use.arrived(folders, console)
+    if repair:
+        found = [use.repaired(arrival, folders, repair, console) for arrival in found]
+    console.result(
+        [line for arrival in found for line in use.arrival_lines(arrival)],
+        [use.arrival_document(arrival) for arrival in found],
+    )
+    return BundleError.exit_code if any(arrival.lost for arrival in found) else 0
 
 
 @_command
-@_bundle
+@click.argument("bundle", nargs=-1, required=True)
 @_root
 @click.option(
     "--python", type=click.Path(path_type=Path), help="The Python to make the environment from."
@@ -254,7 +357,7 @@ def inspect(console: Console, bundle: Path, files: bool, deep: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Check everything that can be, write nothing.")
 def install(
     console: Console,
-    bundle: Path,
+    bundle: tuple[str, ...],
     root: Path | None,
     python: Path | None,
     over: Path | None,
@@ -263,13 +366,22 @@ def install(
     into_cache: Path | None,
     dry_run: bool,
 ) -> None:
-    """Install a bundle as a new generation, and put it in use."""
+    """Install a bundle as a new generation, and put it in use.
+
+    BUNDLE is a file, the first of its volumes or several of them, or - for standard input. Of
+    several bundles the last is put in use; those before it are what it builds on.
+    """
     from mirror import install as use
     from mirror.core.text import human_size
     from mirror.planning import Plan, Wish
 
     if into and (over or python):
         raise UsageError("--into names the environment itself; --over and --python have no place")
+    if into and "-" in bundle and not (yes or dry_run):
+        raise UsageError(
+            "--into asks whether you agree, and standard input brings the bundle",
+            hint="Agree with --yes; --dry-run shows to what.",
+        )
     place, wish = _open_root(root), Wish(python, over, into, into_cache)
     if dry_run:
         plan = use.rehearse(bundle, place, wish, console)
@@ -332,37 +444,20 @@ def install(
 @_root
 @click.option("--models", is_flag=True, help="The models, datasets and spaces in use instead.")
 def list_(console: Console, root: Path | None, models: bool) -> None:
-    """List the generations of a root; a star marks the one in use."""
-    from mirror.core.text import human_size
+    """List the generations of a root; a star marks the one in use.
+
+    What only one of them needs is its own: it is freed when that one is removed.
+    """
+    from mirror import gc as use
 
     place = _open_root(root)
     if models:
         _list_models(console, place)
         return
-    current = place.current_number()
-    rows = [(g, g.index()) for g in place.generations()]
+    rows = use.survey(place)
     if not rows:
         place.current()
-    sizes = {g.number: sum(a.size for a in index.artifacts) for g, index in rows}
-    console.result(
-        [
-            f"{'*' if g.number == current else ' '} {g.number:>4}  {index.name} {index.version}"
-            f"  {human_size(sizes[g.number])}  {index.target or 'any machine'}"
-            for g, index in rows
-        ],
-        [
-            {
-                "generation": g.number,
-                "current": g.number == current,
-                "name": index.name,
-                "version": index.version,
-                "digest": index.digest,
-                "bytes": sizes[g.number],
-                "path": str(g.path),
-            }
-            for g, index in rows
-        ],
-    )
+    console.result([line for row in rows for line in row.lines()], [row.to_json() for row in rows])
 
 
 def _list_models(console: Console, root: Root) -> None:
@@ -414,21 +509,71 @@ def rollback(console: Console, number: int | None, root: Path | None) -> None:
 
 
 @_command
+@click.argument("number", type=click.IntRange(1))
+@_root
+@click.option("--unpin", is_flag=True, help="Let gc remove it again.")
+def pin(console: Console, number: int, root: Path | None, unpin: bool) -> None:
+    """Have gc keep generation NUMBER for good."""
+    from mirror import gc as use
+
+    generation = use.pin(_open_root(root), number, wanted=not unpin)
+    state = "no longer pinned" if unpin else "pinned: gc keeps it"
+    console.result(
+        [f"generation {generation.number} is {state}"],
+        {"generation": generation.number, "pinned": not unpin},
+    )
+
+
+@_command
+@_root
+@click.option(
+    "--keep",
+    metavar="N",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="How many generations to keep on each side of the one in use.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def gc(console: Console, root: Path | None, keep: int, dry_run: bool) -> None:
+    """Remove old generations, and every file in the store that no other one needs.
+
+    Kept besides: the one in use, what is pinned, and what a kept environment is layered over.
+    """
+    from mirror import gc as use
+
+    done = use.collect(_open_root(root), keep, console, rehearse=dry_run)
+    console.result(done.lines(rehearsed=dry_run), done.to_json() | {"dry_run": dry_run})
+
+
+@_command
 @click.option(
     "--env", type=click.Path(path_type=Path), help="The environment; else the one mirror runs in."
 )
+@_root
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; else stdout.")
-def probe(console: Console, env: Path | None, output: Path | None) -> None:
-    """Write down what this machine has, for a manifest's target."""
+@click.option(
+    "--summary",
+    is_flag=True,
+    help="As letters and digits, under 2 kB, to be carried as a photo of the screen.",
+)
+def probe(
+    console: Console, env: Path | None, root: Path | None, output: Path | None, summary: bool
+) -> None:
+    """Write down what this machine has, for a manifest's target and for --since."""
     import json
 
     from mirror import probe as use
+    from mirror.core import inventory as inventories
     from mirror.core.text import counted
     from mirror.store import atomic
 
-    found = use.probe(env)
+    found = use.probe(env, _open_root(root))
     document = found.to_json()
     text = json.dumps(document, indent=2)
+    if summary:
+        text = "\n".join(inventories.summary(found))
+        document = {"summary": text.splitlines()}
     if output is None:
         console.result(text.splitlines(), document)
         return

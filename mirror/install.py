@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mirror import chain
+from mirror.bundle.opening import opened
 from mirror.bundle.reader import Reader
+from mirror.core.delta import deltas
 from mirror.core.index import Index, total_size
 from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
@@ -21,7 +24,7 @@ from mirror.ecosystems.tool import deploy as tool
 from mirror.ecosystems.wheels import deploy as wheels
 from mirror.errors import MachineError, TrustError, UsageError
 from mirror.planning import Plan, Wish, make_plan
-from mirror.store import atomic
+from mirror.store import atomic, patching
 from mirror.store.environment import write_activate
 from mirror.store.generations import Generation, Root
 
@@ -49,7 +52,7 @@ class Installed:
 
 
 def install(
-    bundle: Path,
+    bundles: Sequence[str],
     root: Root,
     wish: Wish,
     progress: Progress,
@@ -57,6 +60,8 @@ def install(
 ) -> Installed:
     """Install a bundle as a new generation of `root` and put it in use.
 
+    bundles: their names, as `opening.opened` takes them. The last is the one that is installed; the
+        others are what it builds on, and are checked and stored before it.
     agree: asked before an existing environment is changed; False ends it there (UsageError).
     Raises BundleError, TrustError, TargetError or MachineError; then `current` is what it was, and
     nothing of the attempt stays in the root but whole blobs. Into an environment that was there
@@ -64,8 +69,8 @@ def install(
     added some of what it was to add.
     """
     os.umask(0o022)  # what is installed is for every user of the machine
-    with Reader.open(bundle) as reader:
-        plan = _consider(reader, root, wish, progress)
+    with opened(bundles, progress) as readers:
+        plan = _consider(readers, root, wish, progress)
         index = plan.index
         if plan.changes and not agree(plan):
             raise UsageError(
@@ -79,7 +84,10 @@ def install(
             if current and current.index() == index and _same_layer(current, plan):
                 _fill_cache(plan, root, progress)
                 return Installed(current, index, changed=False, cache=plan.cache)
-            reader.admit(root.blobs, progress)
+            chain.require_held(readers, root)  # none has gone while nobody held the root
+            for reader in readers:
+                reader.admit(root.blobs, progress)
+                patching.make_all(deltas(reader.index), root.blobs, progress)
             progress.step(f"every byte checked and stored in {root.path}")
             # Before anything that would have to be undone when it fails.
             _fill_cache(plan, root, progress)
@@ -97,20 +105,23 @@ def install(
     return Installed(generation, index, changed=True, cache=plan.cache)
 
 
-def rehearse(bundle: Path, root: Root, wish: Wish, progress: Progress) -> Plan:
+def rehearse(bundles: Sequence[str], root: Root, wish: Wish, progress: Progress) -> Plan:
     """What `install` would do; every check that it makes before it writes. Writes nothing."""
-    with Reader.open(bundle) as reader:
-        return _consider(reader, root, wish, progress)
+    with opened(bundles, progress) as readers:
+        return _consider(readers, root, wish, progress)
 
 
-def _consider(reader: Reader, root: Root, wish: Wish, progress: Progress) -> Plan:
-    index = reader.index
-    progress.step(
-        f"{index.name} {index.version}: {counted(len(index.shipped), 'file')},"
-        f" {human_size(total_size(index.shipped))}, for {index.target or 'any machine'}"
-    )
-    trust(reader, progress)
-    return make_plan(index, root, wish, progress)
+def _consider(readers: Sequence[Reader], root: Root, wish: Wish, progress: Progress) -> Plan:
+    chain.require_chain(readers)
+    for reader in readers:
+        index = reader.index
+        progress.step(
+            f"{index.name} {index.version}: {counted(len(index.shipped), 'file')},"
+            f" {human_size(total_size(index.shipped))}, for {index.target or 'any machine'}"
+        )
+        trust(reader, progress)
+    chain.require_held(readers, root)
+    return make_plan(readers[-1].index, chain.arriving(readers), root, wish, progress)
 
 
 def trust(reader: Reader, progress: Progress) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirror import machine
 from mirror.core import compat
+from mirror.core.artifact import Artifact
 from mirror.core.index import Index, total_size
 from mirror.core.progress import Progress
 from mirror.core.text import human_size
@@ -59,9 +61,12 @@ class Plan:
     cache: into_cache.Additions | None
 
 
-def make_plan(index: Index, root: Root, wish: Wish, progress: Progress) -> Plan:
+def make_plan(
+    index: Index, arriving: Sequence[Artifact], root: Root, wish: Wish, progress: Progress
+) -> Plan:
     """Decide how the bundle will be installed here. Raises TargetError when it does not fit.
 
+    arriving: what this and the bundles that are installed with it ship.
     Writes nothing. Raises MachineError when there is not enough space, or when something in the
     way would have to be changed.
     """
@@ -87,10 +92,9 @@ def make_plan(index: Index, root: Root, wish: Wish, progress: Progress) -> Plan:
         if not conda.brings_python(index.of_kind("conda")):
             interpreter = _interpreter(target.python, wish.python, chosen)
     _require_writable(root)
-    held = Root(root.path).blobs
-    new = [a for a in index.shipped if not held.has(a.sha256, a.size)]
+    new = {a.sha256: a for a in arriving if not root.blobs.has(a.sha256, a.size)}
     packages = total_size(index.of_kind("wheels") + index.of_kind("conda") + index.of_kind("tool"))
-    space = total_size(new) + _UNPACKED * packages + _SPARE_BYTES
+    space = total_size(list(new.values())) + _UNPACKED * packages + _SPARE_BYTES
     free = machine.free_bytes(root.path)
     if free < space:
         raise MachineError(

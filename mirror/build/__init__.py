@@ -2,6 +2,7 @@
 
     locking.py     the lock
     increments.py  what a server has already
+    deltas.py      what is new in a large file that it has in another version
     supply.py      where the bytes are, and the room for them
     proof.py       that the sets are complete
     forecast.py    what a build would do
@@ -21,16 +22,18 @@ from pathlib import Path
 from typing import TypeAlias
 
 import mirror
-from mirror.build import increments, supply
+from mirror.build import deltas, increments, supply
 from mirror.build.increments import Base
 from mirror.build.locking import lock, summary
 from mirror.build.proof import Proof, outstanding
 from mirror.bundle import layout, writer
+from mirror.bundle.splitting import Volumes, pack_volumes, require_sensible
+from mirror.bundle.volumes import list_path, read_list
 from mirror.core import index as indexes
-from mirror.core.artifact import Artifact
+from mirror.core.artifact import Artifact, Json
 from mirror.core.index import Entry, Index
 from mirror.core.lock import Lock
-from mirror.errors import MachineError, UsageError
+from mirror.errors import BundleError, MachineError, UsageError
 from mirror.project import SOURCES, Project
 from mirror.store import atomic
 
@@ -44,13 +47,15 @@ Output: TypeAlias = "Path | int | None"
 class Built:
     """A bundle that is there now; `changed` is False when it was there before.
 
-    path: None when it went to a pipe.
+    path: the file, or the list of its volumes; None when it went to a pipe.
+    volumes: how many it is in, 1 when it is in one piece.
     """
 
     path: Path | None
     index: Index
     size: int
     changed: bool
+    volumes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Plan:
     """What a build makes: decided before anything is fetched or written.
 
     target: the file, or the descriptor. size: of the bundle, in bytes. derived: sha256 -> bytes of
-    the members that follow from the lock.
+    the members that follow from the lock. split: into volumes, which lie beside the target.
     """
 
     index: Index
@@ -66,59 +71,92 @@ class Plan:
     size: int
     derived: dict[str, bytes]
     base: Base | None
+    split: Volumes | None = None
+
+    @property
+    def file(self) -> Path | None:
+        """What is there when the bundle is: itself, or the list of its volumes."""
+        if not isinstance(self.target, Path):
+            return None
+        return list_path(self.target) if self.split else self.target
+
+    @property
+    def volumes(self) -> int:
+        """How many files the bundle is in."""
+        return -(-self.size // self.split.size) if self.split else 1
+
+    @property
+    def room(self) -> int:
+        """Bytes that it takes on the disk, recovery data and all."""
+        share = self.split.recovery if self.split else 0
+        return self.size + int(self.size * share / 100)
 
     def needed(self, proof: Proof) -> Collection[Artifact]:
         """Whose bytes are read: what is shipped, and what the proof looks into besides."""
         return {a.path: a for a in [*self.index.shipped, *proof.needs]}.values()
 
 
-def build(project: Project, output: Output, since: Path | None = None) -> Built:
+def build(
+    project: Project, output: Output, since: Path | None = None, split: Volumes | None = None
+) -> Built:
     """The project's bundle: locked, fetched, proved and packed; nothing of it done twice.
 
     since: a bundle, a lock or an inventory that says what the server has; that is not shipped.
+    split: into volumes, instead of one file.
     """
     if isinstance(output, Path):
         _refuse_output(project, output, since)
-    base = increments.read(since, project.context.blobs) if since else None
+    base = increments.of(since, project.context) if since else None
     progress, blobs = project.context.progress, project.context.blobs
     locked, changed = lock(project)
     if not changed:
         progress.step(f"the lock is fresh: {summary(locked.artifacts)}")
-    plan = make_plan(project, locked, output, base)
+    plan = make_plan(project, locked, output, base, split)
     if base:
         progress.step(f"since {base.source}: {base.summary(plan.index)}")
     if is_built(project, plan):
-        assert isinstance(plan.target, Path)  # noqa: S101 -- nothing else can be there already
-        return Built(plan.target, plan.index, plan.size, changed=False)
+        return Built(plan.file, plan.index, plan.size, changed=False, volumes=plan.volumes)
     for data in (*plan.derived.values(), plan.index.to_bytes()):  # the index: for increments
         blobs.put(data)
     proof = outstanding(project, locked, plan.index, base)
-    found = supply.find(project, plan.needed(proof))
-    downloads = sum(request.size or 0 for request in found.downloads)
-    folder = plan.target.parent if isinstance(plan.target, Path) else None
-    supply.require_space(supply.needs(project, downloads, folder, plan.size))
-    supply.fetch(project, found)
+    places = _fetch(project, plan, proof)
     proof.run()
-    _pack(project, plan, lambda artifact: found.places[artifact.sha256])
-    path = plan.target if isinstance(plan.target, Path) else None
-    return Built(path, plan.index, plan.size, changed=True)
+
+    def locate(artifact: Artifact) -> Path:
+        return places.get(artifact.sha256) or blobs.path(artifact.sha256)
+
+    if base and deltas.make(plan.index, base, locate, blobs, progress):
+        plan = make_plan(project, locked, output, base, split)
+        blobs.put(plan.index.to_bytes())
+    _pack(project, plan, locate)
+    return Built(plan.file, plan.index, plan.size, changed=True, volumes=plan.volumes)
 
 
-def make_plan(project: Project, locked: Lock, output: Output, base: Base | None) -> Plan:
-    """What a build makes of this lock. Writes nothing."""
+def make_plan(
+    project: Project,
+    locked: Lock,
+    output: Output,
+    base: Base | None,
+    split: Volumes | None = None,
+) -> Plan:
+    """What a build makes of this lock. Writes nothing. Raises as `require_sensible` does."""
     derived = _derive(project, locked)
     index = _index(project, locked, list(derived))
     if base:
-        index = base.increment(index)
+        index = base.increment(index, deltas.noted(index, base, project.context.blobs))
     indexes.parse(index.to_bytes())  # what no reader would accept is never written
     suffix = f"-{base.label}" if base else ""
     usual = Path("bundles") / f"{index.name}-{index.version}{suffix}.tar.gz"
+    size = layout.bundle_size(index)
+    if split:
+        require_sensible(size, split)
     return Plan(
         index=index,
         target=usual if output is None else output,
-        size=layout.bundle_size(index),
+        size=size,
         derived={artifact.sha256: data for artifact, data in derived.items()},
         base=base,
+        split=split,
     )
 
 
@@ -167,12 +205,30 @@ def _index(project: Project, locked: Lock, derived: Collection[Artifact]) -> Ind
     )
 
 
+def _fetch(project: Project, plan: Plan, proof: Proof) -> dict[str, Path]:
+    """Have all that is read on this machine, where there is room; sha256 -> where it is."""
+    blobs, needed = project.context.blobs, plan.needed(proof)
+    shipped = {artifact.path for artifact in plan.index.shipped}
+    if held := [a for a in needed if a.path not in shipped and not blobs.has(a.sha256, a.size)]:
+        text = f"to prove the whole sets, what the server has is read too: {summary(held)}"
+        project.context.progress.step(text)
+    found = supply.find(project, needed)
+    downloads = sum(request.size or 0 for request in found.downloads)
+    folder = plan.target.parent if isinstance(plan.target, Path) else None
+    supply.require_space(supply.needs(project, downloads, folder, plan.room))
+    supply.fetch(project, found)
+    return found.places
+
+
 def _pack(project: Project, plan: Plan, locate: writer.Locate) -> None:
     progress = project.context.progress
     if isinstance(plan.target, Path):
         plan.target.parent.mkdir(parents=True, exist_ok=True)
-        writer.pack_file(plan.index, b"", locate, plan.target, progress)
-        _note_built(project, plan.index, plan.target)
+        if plan.split:
+            pack_volumes(plan.index, b"", locate, plan.target, plan.split, progress)
+        else:
+            writer.pack_file(plan.index, b"", locate, plan.target, progress)
+        _note_built(project, plan)
         return
     try:
         writer.pack(plan.index, b"", locate, plan.target, progress)
@@ -185,26 +241,36 @@ def _pack(project: Project, plan: Plan, locate: writer.Locate) -> None:
 
 def is_built(project: Project, plan: Plan) -> bool:
     """Whether the target is the very file that was packed from this index, untouched since."""
-    if not isinstance(plan.target, Path):
+    if plan.file is None:
         return False
     try:
-        noted = json.loads(_note(project, plan.target).read_bytes())
-        return bool(noted == [plan.index.digest, *_stamp(plan.target)])
-    except (OSError, ValueError):
+        return bool(json.loads(_note(project, plan.file).read_bytes()) == _stamps(plan))
+    except (OSError, ValueError, BundleError):
         return False
 
 
-def _note_built(project: Project, index: Index, target: Path) -> None:
-    note = _note(project, target)
+def _note_built(project: Project, plan: Plan) -> None:
+    assert plan.file is not None  # noqa: S101 -- the caller has written it
+    note = _note(project, plan.file)
     note.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(note, json.dumps([index.digest, *_stamp(target)]).encode())
+    atomic.write(note, json.dumps(_stamps(plan)).encode())
 
 
-def _note(project: Project, target: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(target.absolute())).hexdigest()
+def _note(project: Project, file: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(file.absolute())).hexdigest()
     return project.context.blobs.folder / "built" / name
 
 
-def _stamp(target: Path) -> list[int]:
-    status = target.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
+def _stamps(plan: Plan) -> list[Json]:
+    """What tells whether the files are as they were written. Raises OSError when one is gone."""
+    assert plan.file is not None  # noqa: S101 -- the caller has asked
+    files = [plan.file]
+    if plan.split:
+        known = read_list(plan.file)
+        files += [plan.file.with_name(p.name) for p in (*known.volumes, *known.recovery)]
+    stamps: list[Json] = [plan.index.digest]
+    for file in files:
+        status = file.stat()
+        stamps += [status.st_size, status.st_mtime_ns, status.st_ino]
+    split = [plan.split.size, plan.split.recovery] if plan.split else []
+    return [*stamps, *split]

@@ -10,6 +10,7 @@ from mirror.build import Output, Plan, increments, is_built, make_plan, supply
 from mirror.build.locking import preview
 from mirror.build.proof import outstanding
 from mirror.build.supply import Need
+from mirror.bundle.splitting import Volumes
 from mirror.core.artifact import Artifact, Json
 from mirror.core.index import total_size
 from mirror.core.paths import shown
@@ -48,14 +49,16 @@ class Forecast:
         return not any(need.lacking for need in self.needs)
 
 
-def forecast(project: Project, output: Output, since: Path | None) -> Forecast:
+def forecast(
+    project: Project, output: Output, since: Path | None, split: Volumes | None = None
+) -> Forecast:
     """What `build` would do. Writes no lock and no bundle, and fetches none of its files.
 
     A lock that is missing or stale is resolved, and what that reads goes into the cache as ever.
     """
-    base = increments.read(since, project.context.blobs) if since else None
+    base = increments.of(since, project.context) if since else None
     locked, state = preview(project)
-    plan = make_plan(project, locked, output, base)
+    plan = make_plan(project, locked, output, base, split)
     built = is_built(project, plan)
     needed = [] if built else plan.needed(outstanding(project, locked, plan.index, base))
     missing = {a.path for a in needed if a.sha256 not in plan.derived and not _here(a, project)}
@@ -74,7 +77,7 @@ def forecast(project: Project, output: Output, since: Path | None) -> Forecast:
         )
     downloads = sum(total_size(share.missing) for share in shares)
     folder = plan.target.parent if isinstance(plan.target, Path) else None
-    needs = [] if built else supply.needs(project, downloads, folder, plan.size)
+    needs = [] if built else supply.needs(project, downloads, folder, plan.room)
     return Forecast(plan, state, built, shares, needs)
 
 
@@ -103,9 +106,13 @@ def lines(seen: Forecast) -> list[str]:
     target = plan.index.target or "any machine"
     where = shown(str(plan.target)) if isinstance(plan.target, Path) else "the pipe"
     state = "is built already" if seen.built else "would be built"
+    files = counted(len(plan.index.shipped), "file")
+    if plan.split:
+        files += f" in {counted(plan.volumes, 'volume')}"
+    # Of a large file that has changed, the build may ship a part.
+    most = "at most " if plan.base and not seen.built else ""
     text = [
-        f"{where} {state}: {counted(len(plan.index.shipped), 'file')},"
-        f" {human_size(plan.size)}, for {target}",
+        f"{where} {state}: {files}, {most}{human_size(plan.size)}, for {target}",
         f"  lock     {seen.lock}" + ("" if seen.lock == "fresh" else ", would be written"),
     ]
     if plan.base:
@@ -136,6 +143,7 @@ def document(seen: Forecast) -> Json:
         "digest": plan.index.digest,
         "base": plan.index.base,
         "bytes": plan.size,
+        "volumes": plan.volumes,
         "files": len(plan.index.shipped),
         "kinds": {
             share.kind: {

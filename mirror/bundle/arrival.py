@@ -42,10 +42,11 @@ class Arrived:
 class Arrival:
     """A set of volumes as it was found.
 
-    place: of the list. strays: other files that look like volumes of it, a line each.
+    known: the list. place: of its file. strays: other files that look like volumes of it, a line
+    each.
     """
 
-    list: VolumeList
+    known: VolumeList
     place: Path
     volumes: tuple[Arrived, ...]
     recovery: tuple[Arrived, ...]
@@ -79,8 +80,16 @@ def find_list(name: str, folders: Sequence[Path]) -> Path:
 
 
 def find_names(folders: Sequence[Path]) -> list[str]:
-    """The bundles that have volumes or a list in these folders. Raises UsageError when none has."""
-    names = {name for path in _files(folders) if (name := bundle_name(path.name))}
+    """The bundles that have a list in these folders, or volumes of the usual name.
+
+    Raises UsageError when none has.
+    """
+    names = {
+        name
+        for path in _files(folders)
+        if (name := bundle_name(path.name))
+        and (path.name.endswith(LIST_SUFFIX) or name.endswith(".tar.gz"))
+    }
     if not names:
         raise UsageError(f"no volumes are in {', '.join(map(str, folders))}")
     return sorted(names)
@@ -124,10 +133,10 @@ class _Search:
         """The best of the files that have the part's name."""
         best = Arrived(part, "missing", None, "is missing")
         for path in self.named(part):
-            item = self._judge(part, path)
+            if best.state != "whole":
+                item = self._judge(part, path)
+                best = item if item.state == "whole" or best.state == "missing" else best
             advance(path.stat().st_size)
-            if item.state == "whole" or best.state == "missing":
-                best = item
         return best
 
     def _judge(self, part: Part, path: Path) -> Arrived:
@@ -205,8 +214,8 @@ class Volumes:
         self._todo = [item.path for item in arrival.volumes if item.path]
         self._file = -1
         self.name = name
-        self.size: int | None = arrival.list.bytes
-        self.digest: str | None = arrival.list.bundle
+        self.size: int | None = arrival.known.size
+        self.digest: str | None = arrival.known.bundle
 
     def read_into(self, views: Sequence[memoryview]) -> int:
         """As sources.Source has it."""
@@ -231,7 +240,12 @@ class Volumes:
             arrival = look(self._arrival.place, self._folders, progress)
         except MirrorError as error:  # they are gone altogether
             return [error.message]
-        return [*map(str, arrival.lost), *arrival.strays]
+        better = [
+            f"{used.part.name} is damaged in {used.path}, and whole in {item.path}: name that first"
+            for used, item in zip(self._arrival.volumes, arrival.volumes, strict=True)
+            if item.state == "whole" and item.path != used.path
+        ]
+        return [*map(str, arrival.lost), *better, *arrival.strays]
 
     def close(self) -> None:
         """As sources.Source has it."""
@@ -252,7 +266,7 @@ def open_volumes(name: str, folders: Sequence[Path], progress: Progress) -> Volu
         count = len(arrival.volumes)
         where = " ".join(str(folder) for folder in folders)
         raise BundleError(
-            f"{len(arrival.lost)} of the {counted(count, 'volume')} of {arrival.list.name} are not"
+            f"{len(arrival.lost)} of the {counted(count, 'volume')} of {arrival.known.name} are not"
             " here as they should be",
             problems=[*map(str, arrival.lost), *arrival.strays],
             hint=f"Send these again, or name one in the folder where they are. To check them all,"

@@ -172,10 +172,15 @@ def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise MachineError(
-            f"{place} cannot be written: {error.strerror}",
-            hint="Nothing half-made was left behind. Mend that, then run this again.",
-        ) from None
+        raise unwritable(place, error) from None
+
+
+def unwritable(place: Path, error: OSError) -> MachineError:
+    """What to tell a person when the operating system refuses to write `place`."""
+    return MachineError(
+        f"{place} cannot be written: {error.strerror}",
+        hint="Nothing half-made was left behind. Mend that, then run this again.",
+    )
 
 
 def require_space(folder: Path, needed: int) -> None:

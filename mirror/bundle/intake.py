@@ -9,17 +9,20 @@ bytes have changed: installing again mends a store.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 from mirror.bundle import flow
 from mirror.core.artifact import Artifact
+from mirror.store import atomic
 from mirror.store.blobs import Blobs, hash_file
 
-#: Whole files that are synced and renamed together, at most.
-_BATCH = 1000
-#: From so many files on, one sync of everything comes first: then each one's own costs little.
+#: Whole files that are synced and renamed together, at most: about SYNC_EVERY of small ones.
+_BATCH = 20_000
+#: So many files and more are made durable by one sync of the file system: each one's own would
+#: cost a thousand times as much.
 _MANY = 16
 
 
@@ -29,11 +32,14 @@ class Intake:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._disk = flow.Background()
-        self._path: Path | None = None  # the staging file being written
+        self._folder = -1  # of the staging files, open: to sync its file system
+        self._batches: list[str] = []  # folders in it; new files go into the last
+        self._full = True  # whether they go into a new one
+        self._path = ""  # the staging file being written
         self._file = -1
         self._unsynced = 0
-        self._whole: list[tuple[Path, str]] = []
-        self._staged: set[Path] = set()
+        self._whole: list[tuple[str, str]] = []
+        self._staged: set[str] = set()
         self._held: set[str] = set()
         self._named: set[str] = set()
 
@@ -44,7 +50,11 @@ class Intake:
         self._disk.close()
         self._close()
         for path in self._staged:
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
+        for folder in self._batches:
+            os.rmdir(folder)
+        if self._folder >= 0:
+            os.close(self._folder)
 
     def expect(self, artifacts: Iterable[Artifact]) -> None:
         """Say what will be written. Raises MachineError unless what the store lacks would fit."""
@@ -52,26 +62,27 @@ class Intake:
         self._held = {sha256 for sha256, size in sizes.items() if self._blobs.has(sha256, size)}
         lacking = sum(size for sha256, size in sizes.items() if sha256 not in self._held)
         with flow.writing(self._blobs.folder):
-            self._blobs.folder.mkdir(parents=True, exist_ok=True)
+            self._blobs.temporary.mkdir(parents=True, exist_ok=True)
+            self._folder = os.open(self._blobs.temporary, os.O_RDONLY)
             flow.require_space(self._blobs.folder, lacking)
 
     def write(self, artifact: Artifact, at: int, data: memoryview, last: bool) -> None:
         """The bytes of an expected artifact from `at` on; its hash has been checked when `last`."""
-        with flow.writing(self._blobs.folder):
+        try:
             if at == 0 and not self._holds(artifact):
-                path = self._blobs.staging()
-                self._staged.add(path)
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                self._path = path
-            if self._path is None:
+                self._open()
+            if not self._path:
                 return
-            flow.write_from(self._file, [data])
+            if (done := os.write(self._file, data)) < len(data):
+                flow.write_from(self._file, [data[done:]])
             self._unsynced += len(data)
             if last:
                 self._whole.append((self._path, artifact.sha256))
                 self._close()
             if self._unsynced >= flow.SYNC_EVERY or len(self._whole) >= _BATCH:
                 self._send_off()
+        except OSError as error:
+            raise flow.unwritable(self._blobs.folder, error) from None
 
     def finish(self) -> None:
         """Returns when every artifact is in the store under its name, durably."""
@@ -84,33 +95,49 @@ class Intake:
         if artifact.sha256 not in self._held:
             return False
         try:
-            return hash_file(self._blobs.path(artifact.sha256)) == artifact.sha256
+            return hash_file(self._blobs.name(artifact.sha256)) == artifact.sha256
         except OSError:
             return False  # what cannot be read is written again
 
+    def _open(self) -> None:
+        if self._full:
+            # A folder of its own for each batch: the last one's files are renamed meanwhile, and
+            # the system lets only one at a time change a folder.
+            folder = os.path.join(self._blobs.temporary, f".{secrets.token_hex(6)}.tmp")
+            os.mkdir(folder)
+            self._batches.append(folder)
+            self._full = False
+        path = os.path.join(self._batches[-1], str(len(self._whole)))
+        self._staged.add(path)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+        self._path = path
+
     def _close(self) -> None:
-        if self._path is not None:
+        if self._path:
             os.close(self._file)
-        self._path = None
+        self._path = ""
 
     def _send_off(self) -> None:
-        if self._path is not None:
+        if self._path:
             self._disk.submit(partial(_sync, self._path))
         self._disk.submit(partial(self._admit, self._whole))
         self._whole = []
         self._unsynced = 0
+        self._full = True
 
-    def _admit(self, whole: list[tuple[Path, str]]) -> None:
+    def _admit(self, whole: list[tuple[str, str]]) -> None:
         if len(whole) >= _MANY:
-            os.sync()
+            atomic.sync_all(self._folder)
+        else:
+            for path, _ in whole:
+                _sync(path)
         for path, sha256 in whole:
-            _sync(path)
-            self._blobs.admit(path, sha256)
+            self._blobs.rename(path, sha256)
             self._staged.discard(path)
             self._named.add(sha256)
 
 
-def _sync(path: Path) -> None:
+def _sync(path: str) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -60,8 +60,12 @@ def _header(name: bytes, size: int, mode: int, kind: bytes) -> bytes:
     fields = (name, b"%07o\0" % mode, b"%07o\0" % 0, b"%07o\0" % 0, length, b"%011o\0" % 0)
     front = struct.pack("100s8s8s8s12s12s", *fields)
     back = struct.pack("1s100s8s247x", kind, b"", b"ustar  \0")
-    checksum = sum(front) + sum(back) + 8 * ord(" ")
+    checksum = sum(front) + sum(kind) + _CONSTANT
     return front + b"%06o\0 " % checksum + back
+
+
+#: What is the same in every header's checksum: "ustar", and itself as eight spaces.
+_CONSTANT = sum(b"ustar  ") + sum(b" " * 8)
 
 
 def padding(size: int) -> int:
@@ -89,9 +93,13 @@ def payload(artifacts: Iterable[Artifact]) -> Iterator[Piece]:
 
 def payload_size(artifacts: Iterable[Artifact]) -> int:
     """Length in bytes of `payload`."""
-    return len(END) + sum(
-        len(member_header(a.path, a.size, a.mode)) + a.size + padding(a.size) for a in artifacts
-    )
+    return len(END) + sum(_header_size(a.path) + a.size + padding(a.size) for a in artifacts)
+
+
+def _header_size(path: str) -> int:
+    """Length of `member_header`, which depends on the path alone."""
+    length = len(path.encode("utf-8"))
+    return TAR_BLOCK if length <= 100 else 3 * TAR_BLOCK + length // TAR_BLOCK * TAR_BLOCK
 
 
 # -- the gzip framing around it -----------------------------------------------------------------
@@ -184,7 +192,7 @@ def bundle_size(index: Index, signature_size: int = 0) -> int:
 # -- pieces in chunks ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there are many, and each would take three times as long
 class Span:
     """The part of a piece that lies in one chunk.
 

@@ -32,6 +32,7 @@ from mirror.store.blobs import Blobs
 Sink: TypeAlias = Callable[[Artifact, int, memoryview, bool], None]
 
 _BUFFERS = 6
+_STREAM_HINT = "See whether its sender says why, and send it again."
 _HINT = "Copy the bundle again; if it is no better then, build it again."
 
 
@@ -165,11 +166,7 @@ class Reader:
         try:
             self._stream(label, sink, progress)
         except BundleError as error:
-            if not (suspects := self._source.suspects(progress)):
-                raise
-            raise BundleError(
-                error.message, problems=suspects, hint="Send these again; the others are whole."
-            ) from None
+            raise blamed(error, self._source, progress) from None
 
     def _stream(self, label: str, sink: Sink | None, progress: Progress) -> None:
         if self._at != self._head:
@@ -258,7 +255,8 @@ class Reader:
                 sink(span.piece, span.at, load.data[span.place], span.last)
 
     def _damaged(self, what: str) -> BundleError:
-        return BundleError(f"{self.name} is damaged: {what}", hint=_HINT)
+        hint = _HINT if self._source.size is not None else _STREAM_HINT
+        return BundleError(f"{self.name} is damaged: {what}", hint=hint)
 
 
 @dataclass(slots=True)
@@ -307,6 +305,14 @@ class _Compare:
                 )
 
 
+def blamed(error: BundleError, source: Source, progress: Progress) -> BundleError:
+    """The error, with the parts of the source that are to blame, where it has parts."""
+    if not (suspects := source.suspects(progress)):
+        return error
+    hint = "Send these again; the others are whole."
+    return BundleError(error.message, problems=[*error.problems, *suspects], hint=hint)
+
+
 def _require_gzip(name: str, found: bytes) -> None:
     """Name what was given instead of a bundle; `found`: the file's first bytes."""
     stored = found[len(layout.GZIP_HEADER)] <= 1
@@ -325,6 +331,6 @@ def _require_gzip(name: str, found: bytes) -> None:
 
 def _difference(found: bytes | memoryview, expected: bytes | memoryview) -> int | None:
     """Where two equally long runs of bytes first differ."""
-    if found == expected:
+    if bytes(found) == expected:  # memoryviews are compared byte by byte
         return None
     return next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b)

@@ -1,4 +1,4 @@
-"""Recovery data for volumes, made and used by the program `par2` (docs/adr/0008).
+"""Recovery data for volumes, made and used by the program `par2` (docs/adr/0007).
 
 PAR2 is a Reed-Solomon code over blocks of the volumes: any lost blocks, up to as many as there are
 of recovery, can be computed from the rest. `par2` is a program of its own that people have or
@@ -64,7 +64,7 @@ class _Blocks:
     def of(cls, total: int, volume: int, percent: float) -> _Blocks:
         volume = min(volume, total)
         volumes = -(-total // volume)
-        each = max(1, min(-(-_BLOCKS // volumes), _MOST_BLOCKS // volumes))
+        each = max(2, min(-(-_BLOCKS // volumes), _MOST_BLOCKS // volumes))
         block = -(-volume // each // 4) * 4  # a multiple of 4; a whole volume is whole blocks
         return cls(block, each, max(1, math.ceil(total * percent / 100 / block)))
 
@@ -87,24 +87,21 @@ def prepare(total: int, volume: int, percent: float) -> None:
 def create(known: VolumeList, target: Path, percent: float, progress: Progress) -> tuple[Part, ...]:
     """Write recovery data of so many percent of the volumes beside them.
 
-    target: where the bundle itself would be; the volumes lie beside. The files are about as large
-    as a volume, if there are not more than 31 then. Raises MachineError where par2 fails.
+    target: where the bundle itself would be; the volumes lie beside. No file is larger than a
+    volume, unless there would have to be more than 31. Raises MachineError where par2 fails.
     """
-    blocks = _Blocks.of(known.bytes, known.volumes[0].size, percent)
-    files = min(_MOST_FILES, -(-blocks.count // blocks.each))
+    blocks = _Blocks.of(known.size, known.volumes[0].size, percent)
+    files = min(_MOST_FILES, -(-blocks.count // (blocks.each - 1)))
     size = blocks.count * blocks.block
+    volumes = [target.with_name(v.name) for v in known.volumes]
     with flow.writing(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as name:
         flow.require_space(target.parent, size)
         progress.step(f"computing recovery data: {human_size(size)}")
         _run(
             "create",
             [f"-s{blocks.block}", f"-c{blocks.count}", f"-n{files}", "-u", f"-B{target.parent}"],
-            [
-                Path(name) / f"{target.name}.par2",
-                *(target.with_name(v.name) for v in known.volumes),
-            ],
+            [Path(name) / f"{target.name}.par2", *volumes],
         )
-        # The first describes the others, and is needed by none of them.
         made = sorted(Path(name).iterdir(), key=lambda path: (len(path.name), path.name))
         parts = tuple(Part(path.name, path.stat().st_size, hash_file(path)) for path in made)
         for path in made:
@@ -121,20 +118,20 @@ def repair(arrival: Arrival, into: Path, progress: Progress) -> list[Part]:
     What has arrived stays as it is, unless a wrong file of that name lies in `into`: it is
     replaced. Raises BundleError when too much is lost, MachineError without par2.
     """
-    found = [item for item in arrival.recovery if item.state == "whole"]
+    found = [item.path for item in arrival.recovery if item.path and item.state == "whole"]
     if not found:
         raise BundleError(
-            f"no recovery data for {arrival.list.name} is here",
+            f"no recovery data for {arrival.known.name} is here",
             hint="Send the lost volumes again.",
         )
     with flow.writing(into), tempfile.TemporaryDirectory(dir=into, prefix=".") as name:
         flow.require_space(into, sum(item.part.size for item in arrival.lost))
         folder = Path(name)
-        for item in (*arrival.volumes, *found):
+        for item in arrival.volumes:
             if item.path:
-                (folder / item.part.name).symlink_to(item.path.absolute())
+                _link(folder / item.part.name, item.path)
         progress.step(f"rebuilding {counted(len(arrival.lost), 'volume')}")
-        _run("repair", [f"-B{folder}"], [folder / found[0].part.name])
+        _run("repair", [f"-B{folder}"], found)
         made = [item.part for item in arrival.lost]
         for part in made:
             _settle(folder / part.name, part)
@@ -143,6 +140,17 @@ def repair(arrival: Arrival, into: Path, progress: Progress) -> list[Part]:
             os.replace(folder / part.name, into / part.name)
         atomic.sync_folder(into)
     return made
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        path.symlink_to(target.absolute())
+    except OSError as error:  # FAT has no links
+        raise MachineError(
+            f"volumes cannot be rebuilt on the file system of {path.parent.parent}:"
+            f" {error.strerror}",
+            hint="Name a folder on another one: --repair DIR.",
+        ) from None
 
 
 def _settle(path: Path, part: Part) -> None:

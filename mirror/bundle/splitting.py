@@ -32,6 +32,21 @@ class Volumes:
     recovery: float = 0.0
 
 
+def require_sensible(total: int, wish: Volumes) -> None:
+    """Raises UsageError where a bundle of `total` bytes would have too many volumes.
+
+    Also where so much recovery data would be of no use; MachineError where none can be computed.
+    """
+    if -(-total // wish.size) > MAX_VOLUMES:
+        raise UsageError(
+            f"the bundle would have {-(-total // wish.size):,} volumes; {MAX_VOLUMES:,} are the"
+            " most",
+            hint=f"Name at least {-(-total // MAX_VOLUMES):,} with --volume-size.",
+        )
+    if wish.recovery:
+        recovery.prepare(total, wish.size, wish.recovery)
+
+
 def pack_volumes(
     index: Index,
     signature: bytes,
@@ -43,20 +58,13 @@ def pack_volumes(
     """Write the bundle in volumes beside `target`, where it would be itself; durable and whole.
 
     No volume has its name before all are there; the list is written last. What an earlier list of
-    the same name speaks of and the new one does not is removed. Raises as `writer.pack_file` does;
-    UsageError when there would be too many volumes, or too little recovery data to be of use;
-    MachineError when there is no program to compute it.
+    the same name speaks of and the new one does not is removed. Raises as `writer.pack_file` and
+    `require_sensible` do.
     """
     total = layout.bundle_size(index, len(signature))
-    if -(-total // wish.size) > MAX_VOLUMES:
-        raise UsageError(
-            f"the bundle would have {-(-total // wish.size):,} volumes; {MAX_VOLUMES:,} are the"
-            " most",
-            hint=f"Name at least {-(-total // MAX_VOLUMES):,} with --volume-size.",
-        )
-    if wish.recovery:
-        recovery.prepare(total, wish.size, wish.recovery)
+    require_sensible(total, wish)
     with flow.writing(target):
+        writer.sweep(target)
         flow.require_space(target.parent, total + int(total * wish.recovery / 100))
         with _Splitter(target, wish.size, total) as splitter:
             writer.pack(index, signature, locate, splitter.write, progress)
@@ -132,6 +140,7 @@ class _Splitter:
         path = atomic.unused_name(self._target.with_name(self._names[len(self._parts)]))
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o644)
         self._staged.append(path)
+        writer.mark(self._file)
         self._room = self._size
         self._digest = hashlib.sha256()
 

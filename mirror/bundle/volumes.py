@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from mirror.core import paths
 from mirror.core.artifact import Json
@@ -40,12 +41,12 @@ class Part:
 class VolumeList:
     """What NAME.volumes.json says.
 
-    bundle: digest of the index. bytes: length of the whole. volumes: in order. recovery: files from
-    which lost volumes can be made again, in PAR2's format; the first describes the others.
+    bundle: digest of the index. size: of the whole, in bytes. volumes: in order.
+    recovery: files from which lost volumes can be made again, in PAR2's format.
     """
 
     bundle: str
-    bytes: int
+    size: int
     volumes: tuple[Part, ...]
     recovery: tuple[Part, ...] = ()
 
@@ -56,7 +57,14 @@ class VolumeList:
 
     def to_bytes(self) -> bytes:
         """The one canonical spelling."""
-        return canonical({"format": FORMAT, **asdict(self)}) + b"\n"
+        document: dict[str, Json] = {
+            "format": FORMAT,
+            "bundle": self.bundle,
+            "bytes": self.size,
+            "volumes": [asdict(part) for part in self.volumes],
+            "recovery": [asdict(part) for part in self.recovery],
+        }
+        return canonical(document) + b"\n"
 
 
 def list_path(target: Path) -> Path:
@@ -97,12 +105,12 @@ def read_list(path: Path) -> VolumeList:
     return found
 
 
-def _parse(document: Json) -> VolumeList:
+def _parse(document: Any) -> VolumeList:
     if not isinstance(document, dict) or not _SHA256.fullmatch(str(document["bundle"])):
         raise ValueError("bundle is not a digest")
     made = VolumeList(
         bundle=document["bundle"],
-        bytes=document["bytes"],
+        size=document["bytes"],
         volumes=tuple(map(_part, document["volumes"])),
         recovery=tuple(map(_part, document["recovery"])),
     )
@@ -110,7 +118,7 @@ def _parse(document: Json) -> VolumeList:
         raise ValueError("it has no volumes, or too many")
     if [v.name for v in made.volumes] != list(names(made.name, len(made.volumes))):
         raise ValueError("the volumes' names do not count up from 1")
-    if made.bytes != sum(v.size for v in made.volumes):
+    if made.size != sum(v.size for v in made.volumes):
         raise ValueError("the volumes' sizes do not add up")
     found = list(paths.problems(p.name for p in (*made.volumes, *made.recovery)))
     if odd := [p.name for p in made.recovery if not p.name.startswith(f"{made.name}.")]:
@@ -120,7 +128,7 @@ def _parse(document: Json) -> VolumeList:
     return made
 
 
-def _part(item: Json) -> Part:
+def _part(item: Any) -> Part:
     name, size, sha256 = item["name"], item["size"], item["sha256"]
     if type(size) is not int or size < 0 or not _SHA256.fullmatch(sha256) or "/" in name:
         raise ValueError(f"{name!r:.300} is not described as a volume is")

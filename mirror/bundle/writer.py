@@ -6,17 +6,21 @@ its index does not name. Memory is the same for a bundle of any size.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import itertools
 import os
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from mirror.bundle import flow, layout
+from mirror.bundle.timing import Times
 from mirror.core import index as indexes
 from mirror.core.artifact import Artifact
 from mirror.core.index import Index
@@ -43,15 +47,20 @@ def pack_file(
     is no space or `target` cannot be written.
     """
     temporary = atomic.unused_name(target)
+    size, times = layout.bundle_size(index, len(signature)), Times()
     with flow.writing(target):
-        flow.require_space(target.parent, layout.bundle_size(index, len(signature)))
+        sweep(target)
+        flow.require_space(target.parent, size)
         out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o644)
         try:
             try:
+                mark(out)
                 with flow.Background() as disk:
-                    _pack(index, signature, locate, _Durable(out, disk).write, progress)
-                    disk.finish()
-                os.fsync(out)
+                    sink = _Durable(out, disk, times)
+                    _pack(index, signature, locate, sink.write, progress, times)
+                    with times.main("waiting for the disk"):
+                        disk.finish()
+                        os.fsync(out)
             finally:
                 os.close(out)
             os.replace(temporary, target)
@@ -59,14 +68,39 @@ def pack_file(
             temporary.unlink(missing_ok=True)
             raise
         atomic.sync_folder(target.parent)
+    progress.detail(f"packing: {times.summary(size)}")
+
+
+def sweep(target: Path) -> None:
+    """Remove what killed writers of `target` left: as large as a bundle, and of no use."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        with suppress(OSError):  # it is being written, or another's: it takes room, no more
+            file = os.open(path, os.O_RDONLY | _BINARY)
+            try:
+                mark(file)
+            finally:
+                os.close(file)
+            path.unlink()
+
+
+def mark(file: int) -> None:
+    """Mark an open file as being written. Raises OSError when another process has.
+
+    Windows needs no mark: it removes no file that is open.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class _Durable:
     """Writes to a file, and has it synced beside that from time to time."""
 
-    def __init__(self, file: int, disk: flow.Background) -> None:
+    def __init__(self, file: int, disk: flow.Background, times: Times) -> None:
         self._file = file
         self._disk = disk
+        self._times = times
         self._unsynced = 0
 
     def write(self, views: Sequence[memoryview]) -> None:
@@ -74,7 +108,11 @@ class _Durable:
         self._unsynced += sum(map(len, views))
         if self._unsynced >= flow.SYNC_EVERY:
             self._unsynced = 0
-            self._disk.submit(partial(os.fsync, self._file))
+            self._disk.submit(self._sync)
+
+    def _sync(self) -> None:
+        with self._times.beside("syncing"):
+            os.fsync(self._file)
 
 
 def pack(
@@ -86,7 +124,10 @@ def pack(
     then is no bundle), and OSError where `out` cannot be written.
     """
     write = partial(flow.write_from, out) if isinstance(out, int) else out
-    _pack(index, signature, locate, write, progress)
+    times = Times()
+    _pack(index, signature, locate, write, progress, times)
+    size = layout.bundle_size(index, len(signature))
+    progress.detail(f"packing: {times.summary(size)}")
 
 
 def _pack(
@@ -95,6 +136,7 @@ def _pack(
     locate: Locate,
     write: Write,
     progress: Progress,
+    times: Times,
 ) -> None:
     data = index.to_bytes()
     indexes.parse(data)  # what no reader would accept is not written
@@ -103,19 +145,24 @@ def _pack(
     head = layout.head(data, signature)
     total = len(head) + layout.payload_size(index.shipped)
     pieces = itertools.chain([head], layout.payload(index.shipped))
-    packer = _Packer(total, locate)
+    packer = _Packer(total, locate, times)
     buffers = [_Buffer() for _ in range(_BUFFERS)]
     with progress.bar("packing", total) as advance, packer, flow.Ring(buffers, packer.hash) as ring:
         for chunk, spans in layout.spans(pieces, layout.chunks(0, total)):
-            buffer = ring.take()
-            write(buffer.views)
+            with times.main("waiting for hashes"):
+                buffer = ring.take()
+            with times.main("writing"):
+                write(buffer.views)
             buffer.chunk, buffer.spans = chunk, spans
-            packer.fill(buffer)
-            packer.frame(buffer)
+            with times.main("reading"):
+                packer.fill(buffer)
+            with times.main("checksums"):
+                packer.frame(buffer)
             ring.put(buffer)
             advance(chunk.size)
         for buffer in ring.drain():
-            write(buffer.views)
+            with times.main("writing"):
+                write(buffer.views)
 
 
 @dataclass(slots=True)
@@ -131,9 +178,10 @@ class _Buffer:
 class _Packer:
     """What is done with a chunk before it is written; `hash` in a thread of its own."""
 
-    def __init__(self, total: int, locate: Locate) -> None:
+    def __init__(self, total: int, locate: Locate, times: Times) -> None:
         self._total = total
         self._locate = locate
+        self._times = times
         self._file = io.FileIO(os.devnull)
         self._digest = hashlib.sha256()
         self._crc = 0
@@ -168,6 +216,10 @@ class _Packer:
 
     def hash(self, buffer: _Buffer) -> None:
         """Hash the artifacts in the chunk."""
+        with self._times.beside("hashing"):
+            self._hash(buffer)
+
+    def _hash(self, buffer: _Buffer) -> None:
         for span in buffer.spans:
             if isinstance(span.piece, bytes):
                 continue

@@ -194,13 +194,13 @@ def _entry(item: Json) -> Entry:
         "an artifact's keys are not those of format 1",
     )
     path, size = _text(item["path"]), item["size"]
-    _require(_KIND.fullmatch(_text(item["kind"])), f"{path!r}: kind is not a plain word")
-    _require(type(size) is int and 0 <= size <= MAX_SIZE, f"{path!r}: size is not a byte count")
-    _require(_SHA256.fullmatch(_text(item["sha256"])), f"{path!r}: sha256 is not one")
-    for key in ("executable", "held"):
-        _require(item.get(key, True) is True, f"{path!r}: {key} is not true")
+    _require(_KIND.fullmatch(_text(item["kind"])), "kind is not a plain word", path)
+    _require(type(size) is int and 0 <= size <= MAX_SIZE, "size is not a byte count", path)
+    _require(_SHA256.fullmatch(_text(item["sha256"])), "sha256 is not one", path)
+    _require(item.get("executable", True) is True, "executable is not true", path)
+    _require(item.get("held", True) is True, "held is not true", path)
     origin = item.get("origin", {})
-    _require(isinstance(origin, dict), f"{path!r}: origin is not a table")
+    _require(isinstance(origin, dict), "origin is not a table", path)
     return Entry(
         Artifact(
             kind=item["kind"],
@@ -220,9 +220,10 @@ def _text(value: Json) -> str:
     return value
 
 
-def _require(condition: object, reason: str) -> None:
+def _require(condition: object, reason: str, path: str | None = None) -> None:
+    """path: of the artifact it is about; named only when it is needed, since there are many."""
     if not condition:
-        raise ValueError(reason)
+        raise ValueError(reason if path is None else f"{path!r}: {reason}")
 
 
 def total_size(artifacts: Sequence[Artifact]) -> int:

@@ -1,10 +1,19 @@
-"""What a server has, as `mirror probe` writes it down there and a manifest's target takes it."""
+"""What a server has, as `mirror probe` writes it down there and a manifest's target takes it.
+
+It is a JSON document, or its summary: the same document, compressed and spelled in base32, for a
+person who may carry nothing out but a photo of the screen.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from mirror.core import paths
 from mirror.core.artifact import Json
@@ -12,8 +21,19 @@ from mirror.core.target import PLATFORMS
 from mirror.errors import UsageError
 
 FORMAT = 1
+#: No summary is longer, in characters.
+MAX_SUMMARY = 2000
+#: No summary holds more: a hundred times what `summary` would put into one.
+_MAX_DOCUMENT = 2**20
+_HINT = "Write one on the server: mirror probe --env ENV -o FILE"
 #: What names, versions and builds of conda packages are made of.
 _WORD = re.compile(r"[A-Za-z0-9_.+!-]+")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MARK = "MIRROR"
+#: Characters of a summary's line, without the two that check it.
+_LINE = 60
+#: What is easily read for a letter of base32, which has none of these.
+_MISREAD = str.maketrans("018", "OIB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +51,34 @@ class CondaPackage:
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as its driver names it.
+
+    memory: MiB, None when the driver does not say it. capability: "9.0"; empty when it does not.
+    """
+
+    name: str
+    memory: int | None
+    capability: str
+    uuid: str
+
+    @property
+    def architecture(self) -> str:
+        """As a target's `gpus` have it: "sm_90"; empty when it is not known."""
+        return f"sm_{self.capability.replace('.', '')}" if self.capability else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
-    """Facts of a server.
+    """Facts of a server. What could not be found out is empty, or None.
 
     python: "3.11". packages: "name==version", sorted. conda: the conda packages of the environment,
     by name; none when conda did not make it.
+    cpu: the model's name. level: the CPU's "x86-64-v3". memory: of the machine, in bytes.
+    driver: of NVIDIA. cuda: the newest that it runs. gpus: None when the driver could not be asked.
+    bundle: digest of the bundle in use in the root. bundles: of every generation there, newest
+    first. held: sha256 of every artifact in its store, sorted. free: bytes free for the root.
+    omitted: what a summary leaves out for want of room ("packages", "conda", "held").
     """
 
     python: str
@@ -43,9 +86,20 @@ class Inventory:
     glibc: str
     packages: tuple[str, ...]
     conda: tuple[CondaPackage, ...] = ()
+    cpu: str = ""
+    level: str = ""
+    memory: int | None = None
+    driver: str = ""
+    cuda: str = ""
+    gpus: tuple[Gpu, ...] | None = None
+    bundle: str | None = None
+    bundles: tuple[str, ...] = ()
+    held: tuple[str, ...] | None = None
+    free: int | None = None
+    omitted: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        """The file's document."""
+        """The file's document: what is not known is not in it."""
         document: dict[str, Json] = {
             "format": FORMAT,
             "python": self.python,
@@ -53,30 +107,65 @@ class Inventory:
             "glibc": self.glibc,
             "packages": list(self.packages),
         }
-        return document | ({"conda": [asdict(item) for item in self.conda]} if self.conda else {})
+        more: dict[str, Json] = {
+            "conda": [asdict(item) for item in self.conda] or None,
+            "cpu": self.cpu or None,
+            "level": self.level or None,
+            "memory": self.memory,
+            "driver": self.driver or None,
+            "cuda": self.cuda or None,
+            "gpus": None if self.gpus is None else [asdict(gpu) for gpu in self.gpus],
+            "bundle": self.bundle,
+            "bundles": list(self.bundles) or None,
+            "held": None if self.held is None else list(self.held),
+            "free": self.free,
+            "omitted": list(self.omitted) or None,
+        }
+        return document | {key: value for key, value in more.items() if value is not None}
 
 
 def parse(data: bytes, source: str) -> Inventory:
-    """The inventory that these bytes spell. Raises UsageError when they spell none."""
+    """The inventory that these bytes spell, or its summary. Raises UsageError when they do not."""
     try:
-        document = json.loads(data)
+        document = json.loads(opened(data, source))
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"it is not an inventory of format {FORMAT}")
-        texts = [document[key] for key in ("python", "platform", "glibc")]
-        packages = document["packages"]
-        if not all(isinstance(text, str) for text in (*texts, *packages)):
-            raise ValueError("a value is not text")
-        if document["platform"] not in PLATFORMS:
-            raise ValueError(f"its platform is none of {', '.join(PLATFORMS)}")
-        if odd := [item for item in packages if item.count("==") != 1]:
-            raise ValueError(f"{odd[0]!r} is not NAME==VERSION")
-        conda = tuple(_conda_package(item) for item in document.get("conda", []))
+        return _from_document(document)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(
-            f"{source} is not an inventory: {paths.shown(str(error))}",
-            hint="Write one on the server: mirror probe --env ENV -o FILE",
+            f"{source} is not an inventory: {paths.shown(str(error))}", hint=_HINT
         ) from None
-    return Inventory(texts[0], texts[1], texts[2], tuple(sorted(packages)), conda)
+
+
+def _from_document(document: dict[str, Any]) -> Inventory:
+    """Raises KeyError, TypeError or ValueError for anything else."""
+    texts = [document[key] for key in ("python", "platform", "glibc")]
+    packages = document["packages"]
+    if not all(isinstance(text, str) for text in (*texts, *packages)):
+        raise ValueError("a value is not text")
+    if document["platform"] not in PLATFORMS:
+        raise ValueError(f"its platform is none of {', '.join(PLATFORMS)}")
+    if odd := [item for item in packages if item.count("==") != 1]:
+        raise ValueError(f"{odd[0]!r} is not NAME==VERSION")
+    held, gpus, bundle = document.get("held"), document.get("gpus"), document.get("bundle")
+    return Inventory(
+        python=texts[0],
+        platform=texts[1],
+        glibc=texts[2],
+        packages=tuple(sorted(packages)),
+        conda=tuple(_conda_package(item) for item in document.get("conda", [])),
+        cpu=_text(document, "cpu"),
+        level=_text(document, "level"),
+        memory=_count(document, "memory"),
+        driver=_text(document, "driver"),
+        cuda=_text(document, "cuda"),
+        gpus=None if gpus is None else tuple(_gpu(item) for item in gpus),
+        bundle=None if bundle is None else _hash(bundle),
+        bundles=tuple(map(_hash, document.get("bundles", []))),
+        held=None if held is None else tuple(sorted(map(_hash, held))),
+        free=_count(document, "free"),
+        omitted=tuple(map(str, document.get("omitted", []))),
+    )
 
 
 def _conda_package(item: dict[str, Json]) -> CondaPackage:
@@ -87,3 +176,102 @@ def _conda_package(item: dict[str, Json]) -> CondaPackage:
     if odd := [text for text in (name, version, build, subdir) if not _WORD.fullmatch(text)]:
         raise ValueError(f"{odd[0]!r} is no part of a conda package's name")
     return CondaPackage(name, version, build, subdir, python=item["python"] is True)
+
+
+def _gpu(item: dict[str, Json]) -> Gpu:
+    """Raises KeyError, TypeError or ValueError for anything else."""
+    name, capability, uuid = (str(item[key]) for key in ("name", "capability", "uuid"))
+    if not re.fullmatch(r"(\d+\.\d+)?", capability):
+        raise ValueError(f"{capability!r} is no compute capability")
+    return Gpu(name, _count(item, "memory"), capability, uuid)
+
+
+def _text(document: dict[str, Any], key: str) -> str:
+    value = document.get(key, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is not text")
+    return value
+
+
+def _count(document: dict[str, Any], key: str) -> int | None:
+    value = document.get(key)
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"{key} is not a number")
+    return value
+
+
+def _hash(value: object) -> str:
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ValueError(f"{value!r:.80} is not a sha256")
+    return value
+
+
+# -- the summary ----------------------------------------------------------------------------------
+
+
+def summary(inventory: Inventory) -> list[str]:
+    """The inventory as lines of capital letters and digits, of at most MAX_SUMMARY characters.
+
+    The first line has the mark and a checksum of all; every other one ends in two characters that
+    check it. Joined by spaces they are the same: what a QR code holds. Hashes of artifacts are not
+    in it: the digests of the bundles say as much to a builder that has these. Packages are, where
+    there is room. Raises UsageError when nothing that may be left out makes it short enough.
+    """
+    short = replace(inventory, held=None)
+    if inventory.held is not None:
+        short = replace(short, omitted=(*short.omitted, "held"))
+    for name in (None, "conda", "packages", "bundles"):
+        if name and getattr(short, name):
+            less: dict[str, Any] = {name: (), "omitted": (*short.omitted, name)}
+            short = replace(short, **less)
+        lines = list(_spelled(short))
+        if sum(len(line) + 1 for line in lines) <= MAX_SUMMARY:
+            return lines
+    raise UsageError("this inventory has no summary that is short enough", hint=_HINT)
+
+
+def _spelled(inventory: Inventory) -> Iterator[str]:
+    text = json.dumps(inventory.to_json(), separators=(",", ":"), ensure_ascii=False)
+    data = zlib.compress(text.encode(), 9, wbits=-15)
+    letters = base64.b32encode(data).decode().rstrip("=")
+    yield f"{_MARK}{_check('', data, 8)}"
+    for number, at in enumerate(range(0, len(letters), _LINE), 1):
+        line = letters[at : at + _LINE]
+        yield line + _check(str(number), line.encode(), 2)
+
+
+def opened(data: bytes, source: str) -> bytes:
+    """The JSON of an inventory: what its summary holds, or the bytes themselves if they are none.
+
+    Raises UsageError that names the lines of a summary which were not copied as they stood.
+    """
+    if data.lstrip()[: len(_MARK)].upper() != _MARK.encode():
+        return data
+    head, *lines = data.decode("ascii", "replace").upper().split()
+    lines = [line.translate(_MISREAD) for line in lines]
+    wrong = [
+        f"line {number + 1}: {paths.shown(line)}"
+        for number, line in enumerate(lines, 1)
+        if _check(str(number), line[:-2].encode(), 2) != line[-2:]
+    ]
+    letters = "".join(line[:-2] for line in lines)
+    try:
+        content = b"" if wrong else base64.b32decode(letters + "=" * (-len(letters) % 8))
+    except ValueError:
+        content = b""
+    if _check("", content, 8) != head[len(_MARK) :].translate(_MISREAD):
+        raise UsageError(
+            f"{source} is a summary that was not copied as it stood",
+            problems=wrong,
+            hint="Compare it with what the server shows: `mirror probe --summary`.",
+        )
+    unpacker = zlib.decompressobj(wbits=-15)
+    try:
+        return unpacker.decompress(content, _MAX_DOCUMENT)
+    except zlib.error as error:
+        raise UsageError(f"{source} is not an inventory: {error}", hint=_HINT) from None
+
+
+def _check(front: str, data: bytes, length: int) -> str:
+    digest = hashlib.sha256(front.encode() + data).digest()
+    return base64.b32encode(digest)[:length].decode()

@@ -71,13 +71,20 @@ def _requirement(text: str) -> str:
     return text
 
 
-def _without_credentials(url: str) -> str:
+def _without_credentials(url: str, elsewhere: str) -> str:
     if "@" in url.split("//", 1)[1].split("/", 1)[0]:
         raise ValueError(
-            "a manifest holds no credentials; they come from netrc, or from"
-            " UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD"
+            f"a manifest holds no credentials; they come from netrc, or from {elsewhere}"
         )
     return url
+
+
+def _index(url: str) -> str:
+    return _without_credentials(url, "UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD")
+
+
+def _endpoint(url: str) -> str:
+    return _without_credentials(url, "HF_TOKEN")
 
 
 def _pinned(indexes: dict[str, Any]) -> dict[str, Any]:
@@ -120,9 +127,7 @@ def _revision(text: str) -> str:
 
 
 Revision: TypeAlias = Annotated[str, StringConstraints(min_length=1), AfterValidator(_revision)]
-EndpointUrl: TypeAlias = Annotated[
-    str, StringConstraints(pattern=_URL), AfterValidator(_without_credentials)
-]
+EndpointUrl: TypeAlias = Annotated[str, StringConstraints(pattern=_URL), AfterValidator(_endpoint)]
 RequirementText: TypeAlias = Annotated[str, AfterValidator(_requirement)]
 ProvidedText: TypeAlias = Annotated[str, AfterValidator(_provided)]
 
@@ -159,7 +164,7 @@ class IndexSection(Section):
     flat: the address is a page of links to files (find-links).
     """
 
-    url: Annotated[str, StringConstraints(pattern=_URL), AfterValidator(_without_credentials)]
+    url: Annotated[str, StringConstraints(pattern=_URL), AfterValidator(_index)]
     only: list[Text] = []
     flat: bool = False
 

@@ -74,7 +74,7 @@ def _unfitting(
     """What is right by itself and wrong beside the rest."""
     repositories = (*manifest.models, *manifest.datasets, *manifest.spaces)
     if not (manifest.wheels or manifest.conda or repositories or manifest.files):
-        yield (1, 1), "it asks for nothing: list wheels, conda, models, datasets or files"
+        yield (1, 1), "it asks for nothing: list wheels, conda, models, datasets, spaces or files"
     models = [item if isinstance(item, str) else item.id for item in manifest.models]
     wanted = manifest.verify.model
     if wanted and wanted not in models:
@@ -128,8 +128,11 @@ def _explained(
         name = ".".join(str(part) for part in at)
         match item["type"]:
             case "extra_forbidden":
-                near = difflib.get_close_matches(str(at[-1]), _known_keys(at[:-1]), 1)
+                known = _known_keys(at[:-1])
+                near = difflib.get_close_matches(str(at[-1]), known, 1)
                 text = f"unknown key {name}" + (f"; did you mean {near[0]}?" if near else "")
+                if at[-1] in known:
+                    text = f"the key {name} does not belong here"
             case "missing":
                 text = f"{name} is missing"
             case "string_pattern_mismatch" | "string_too_short" | "string_too_long":
@@ -140,6 +143,8 @@ def _explained(
                 text = f"{name} must be a list"
             case "string_type":
                 text = f"{name} must be text"
+            case "bool_type" | "bool_parsing":
+                text = f"{name}: {item['input']!r} is neither true nor false"
             case "value_error":
                 text = f"{name}: {item['ctx']['error']}"
             case "too_short":

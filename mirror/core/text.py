@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_POWERS = " KMGT"
+
 
 def human_size(size: int) -> str:
     """Bytes in powers of 1000, three digits: 999 B, 1.23 MB, 45.6 GB."""
@@ -14,6 +18,22 @@ def human_size(size: int) -> str:
         return f"{size} B"
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{digits}f} {unit}"
+
+
+def parsed_size(text: str) -> int:
+    """Bytes: "4G" and "4GB" are 4,000,000,000, "4GiB" is 4,294,967,296, "512" is 512.
+
+    Raises ValueError for anything else, and for less than one byte.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(iB|B)?", text.strip(), re.I)
+    unit = found[2].upper() or " " if found else ""
+    binary = found is not None and (found[3] or "").lower() == "ib"
+    if found is None or (binary and unit == " "):
+        raise ValueError(f"{text!r} is no size: write 4G, 700M or 4GiB")
+    size = int(float(found[1]) * (1024 if binary else 1000) ** _POWERS.index(unit))
+    if size < 1:
+        raise ValueError(f"{text!r} is less than a byte")
+    return size
 
 
 def human_time(seconds: float) -> str:

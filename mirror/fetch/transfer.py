@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import deque
@@ -21,7 +20,8 @@ from mirror.fetch.origins import Origins
 from mirror.fetch.parts import LARGE, Part
 from mirror.fetch.pieces import Piece
 from mirror.fetch.request import Fetched, Patience, Request
-from mirror.store.blobs import CHUNK, Blobs
+from mirror.store import git
+from mirror.store.blobs import Blobs
 
 #: After Ctrl-C, seconds in which the threads may end by themselves; then the process leaves them.
 _GRACE = 1.0
@@ -177,6 +177,7 @@ class Transfer:
                 for download in self._started:
                     if download.part.seal():
                         return download, None
+                for download in self._started:
                     if piece := download.part.claim(self._connections):
                         return download, piece
                 if self._waiting:
@@ -307,7 +308,7 @@ class Transfer:
         sha256 = part.digest()
         found = f"sha256:{sha256}"
         if request.digest and request.digest.startswith("git-sha1:"):
-            found = f"git-sha1:{_object_id(part)}"
+            found = f"git-sha1:{git.object_id(part.file, part.size or 0)}"
         if request.digest not in (None, found):
             came = impostor(part.beginning())
             part.restart()
@@ -330,12 +331,3 @@ class Transfer:
 def _expected_size(download: Download) -> int:
     """Of a file whose size nobody has told: large, to be on the safe side."""
     return LARGE if download.request.size is None else download.request.size
-
-
-def _object_id(part: Part) -> str:
-    """The id that git gives to a blob of these bytes."""
-    digest = hashlib.sha1(b"blob %d\0" % (part.size or 0), usedforsecurity=False)
-    with open(part.file, "rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

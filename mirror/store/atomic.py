@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path | str) -> None:
     """Make the names in `folder` durable. A no-op where folders cannot be opened (Windows)."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -19,6 +19,22 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_all(descriptor: int) -> None:
+    """Make all durable that anybody has written to the file system of an open file or folder.
+
+    For many files this is far faster than syncing each. Raises OSError when the disk has refused
+    bytes since the file was opened, as far as the system tells (Linux 5.8 and later).
+    """
+    import ctypes  # takes a few milliseconds, which few commands need
+
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:  # no Linux
+        os.sync()
+    elif syncfs(descriptor):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def unused_name(beside: Path) -> Path:

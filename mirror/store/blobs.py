@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from mirror.errors import BundleError
 from mirror.store import atomic
 
 CHUNK = 2**20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs:
@@ -24,34 +26,62 @@ class Blobs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.temporary = folder / "tmp"
+        self._named = os.path.join(folder, "sha256")
 
     def path(self, sha256: str) -> Path:
         """Where the blob of this hash is, or would be."""
-        return self.folder / "sha256" / sha256[:2] / sha256
+        return Path(self.name(sha256))
+
+    def name(self, sha256: str) -> str:
+        """`path` as text: of a hundred thousand, Path objects take longer than the disk."""
+        return os.path.join(self._named, sha256[:2], sha256)
 
     def has(self, sha256: str, size: int | None = None) -> bool:
         """Whether the blob is here (and of that size, when one is given). Does not hash."""
         try:
-            status = self.path(sha256).stat()
+            status = os.stat(self.name(sha256))
         except OSError:
             return False
         return size is None or status.st_size == size
+
+    def __iter__(self) -> Iterator[str]:
+        """The hash of every blob that is here, in no order."""
+        for folder in _names(self._named):
+            for name in _names(os.path.join(self._named, folder)):
+                if _SHA256.fullmatch(name) and name[:2] == folder:
+                    yield name
+
+    def remove(self, sha256: str) -> int:
+        """Remove a blob that nobody needs; returns the bytes that this frees.
+
+        That is nothing while the bytes have another name: a hard link in a generation or a cache.
+        """
+        name = self.name(sha256)
+        status = os.lstat(name)
+        os.unlink(name)
+        return status.st_size if status.st_nlink == 1 else 0
 
     def staging(self) -> Path:
         """A fresh, unused file name on the store's file system, to write a blob to."""
         self.temporary.mkdir(parents=True, exist_ok=True)
         return atomic.unused_name(self.temporary / "blob")
 
-    def admit(self, file: Path, sha256: str) -> Path:
+    def admit(self, file: Path | str, sha256: str) -> None:
         """Move `file`, whose bytes the caller has hashed and synced, in under its name.
 
         The folder's entry is not synced here: call `sync` once after many.
         """
-        target = self.path(sha256)
-        target.parent.mkdir(parents=True, exist_ok=True)
         os.chmod(file, 0o444)
-        os.replace(file, target)
-        return target
+        self.rename(file, sha256)
+
+    def rename(self, file: Path | str, sha256: str) -> None:
+        """`admit` for a file that is read-only already."""
+        target = self.name(sha256)
+        try:
+            os.replace(file, target)
+        except FileNotFoundError:  # the first blob in its folder
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(file, target)
 
     def put(self, data: bytes) -> str:
         """Store these bytes; returns their sha256."""
@@ -67,10 +97,10 @@ class Blobs:
 
     def sync(self, names: Iterator[str] | list[str] | set[str]) -> None:
         """Make the names of these blobs durable."""
-        for folder in sorted({self.path(sha256).parent for sha256 in names}):
-            atomic.sync_folder(folder)
-        if (self.folder / "sha256").is_dir():
-            atomic.sync_folder(self.folder / "sha256")
+        folders = {os.path.join(self._named, sha256[:2]) for sha256 in names}
+        for folder in (*sorted(folders), self._named):
+            if os.path.isdir(folder):
+                atomic.sync_folder(folder)
 
     def check(self, sha256: str) -> None:
         """Raises BundleError unless the blob is here and its bytes have this hash."""
@@ -81,7 +111,14 @@ class Blobs:
             raise BundleError(f"{path} has changed: its sha256 is no longer its name")
 
 
-def hash_file(path: Path) -> str:
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def hash_file(path: Path | str) -> str:
     """sha256 of a file's bytes, in constant memory."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(CHUNK))
@@ -96,14 +133,18 @@ def place(blob: Path, target: Path, *, executable: bool = False) -> None:
 
     An executable is always a copy: its mode differs from the blob's, and modes belong to the bytes.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     if not executable:
         try:
-            os.link(blob, target)
+            try:
+                os.link(blob, target)
+            except FileNotFoundError:  # the first one in its folder
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(blob, target)
             return
         except FileExistsError:
             raise
         except OSError:
             pass  # another file system, or one without hard links
+    target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(blob, target)
     os.chmod(target, 0o555 if executable else 0o444)

@@ -2,6 +2,7 @@
 
     ROOT/store/sha256/ab/abcd...   blobs
     ROOT/generations/000003/       one complete installed state
+    ROOT/generations/000003.pin    there when it is pinned: `mirror gc` keeps it
     ROOT/current                   -> generations/000003
     ROOT/lock ROOT/tmp/ ROOT/log/
 
@@ -100,6 +101,24 @@ class Generation:
         """The launch settings that verify found, for `mirror run`."""
         return self.path / "launch.json"
 
+    @property
+    def pinned(self) -> bool:
+        """Whether `mirror gc` keeps it for good."""
+        return self._pin.is_file()
+
+    @property
+    def _pin(self) -> Path:
+        # Beside the generation, which never changes.
+        return self.path.with_suffix(".pin")
+
+    def pin(self, *, wanted: bool) -> None:
+        """Have `mirror gc` keep it for good, or no longer; durable."""
+        if wanted:
+            atomic.write(self._pin, b"")
+        else:
+            self._pin.unlink(missing_ok=True)
+            atomic.sync_folder(self.path.parent)
+
     def index(self) -> Index:
         """What is installed here. Raises BundleError when the record is missing or changed."""
         try:
@@ -190,12 +209,16 @@ class Root:
         """The number of the generation in use, None when there is none."""
         return self.current().number if self._current.is_symlink() else None
 
-    def begin(self) -> Generation:
-        """An empty folder for the next generation; what interrupted installs left is removed."""
+    def tidy(self) -> None:
+        """Remove what interrupted installs left."""
         for generation in self._folders():
             if not generation.index_file.is_file():
                 remove_tree(generation.path)
         remove_tree(self.blobs.temporary)
+
+    def begin(self) -> Generation:
+        """An empty folder for the next generation; what interrupted installs left is removed."""
+        self.tidy()
         number = max((g.number for g in self._folders()), default=0) + 1
         generation = Generation(self._generations / f"{number:06d}")
         generation.path.mkdir()
@@ -210,6 +233,16 @@ class Root:
     def commit(self, generation: Generation) -> None:
         """Put the generation in use, by one rename."""
         atomic.link(self._current, os.path.join("generations", generation.path.name))
+
+    def remove(self, generation: Generation) -> None:
+        """Remove a complete generation that is not in use; its blobs stay.
+
+        Its record goes first, durably: when this is killed, the rest is what `tidy` removes.
+        """
+        generation.index_file.unlink()
+        atomic.sync_folder(generation.path)
+        remove_tree(generation.path)
+        atomic.sync_folder(self._generations)
 
     def discard(self, generation: Generation) -> None:
         """Remove a generation that was begun and will not be finished."""

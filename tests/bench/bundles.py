@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 from mirror.bundle import writer
@@ -12,9 +14,11 @@ from mirror.core.artifact import Artifact
 from mirror.core.index import Entry, Index
 from mirror.core.progress import Quiet
 from mirror.store.blobs import Blobs, hash_file
-from tests.bench.rows import Compared, Group, Row
+from tests.bench.rows import Compared, Group, Row, run
 
 MEGABYTE = 1_000_000
+#: One small file for so many bytes of `size`: 100,000 of them for 1,000 MB.
+_PER_FILE = 10_000
 
 
 class Bundles(Group):
@@ -108,3 +112,61 @@ class Bundles(Group):
             )
 
         return Row(name, work, scale=4 if slow else 1, often=not slow, size=self.size)
+
+
+class SmallFiles(Group):
+    """A file of 1 to 10 kB for every 10 kB of `size`, as a dataset may have them.
+
+    What was removed just before makes new files slow on some file systems (ext4 looks past the
+    inodes for half a minute), so every row works in a folder of its own, and all go at the end.
+    """
+
+    name = "small-files"
+    aims = (
+        Compared("admit, synced", "tar -xzf, sha256sum -c", 1 / 3),
+        Compared("admit, synced", "tar, sha256sum, synced", None),
+    )
+
+    def __init__(self, folder: Path, scratch: Path, size: int) -> None:
+        self.folder, self.bundle = folder, folder / "small.tar.gz"
+        self.size = 0
+        sources = folder / "small"
+        sources.mkdir()
+        artifacts = []
+        sums = ""
+        for number in range(size // _PER_FILE):
+            data = os.urandom(1000 + number * 9001 % 9000)
+            path = f"files/{number // 1000:03d}/{number:06d}"
+            sha256 = hashlib.sha256(data).hexdigest()
+            (sources / sha256).write_bytes(data)
+            artifacts.append(Artifact("files", path, len(data), sha256))
+            sums += f"{sha256}  {path}\n"
+            self.size += len(data)
+        listing = sums.encode()
+        sha256 = hashlib.sha256(listing).hexdigest()
+        (sources / sha256).write_bytes(listing)
+        artifacts.append(Artifact("tool", "SHA256SUMS", len(listing), sha256))
+        content = Index("bench", "1", "0", "0" * 64, None, tuple(map(Entry, artifacts)))
+        writer.pack_file(content, b"", lambda a: sources / a.sha256, self.bundle, Quiet())
+
+    def rows(self) -> list[Row]:
+        """With what opening the bundle takes, and with the sync."""
+        unpack = 'tar -xzf "$0"; sha256sum --quiet -c SHA256SUMS'
+        return [
+            Row("admit, synced", self.admit, size=self.size),
+            self.shell("tar -xzf, sha256sum -c", unpack),
+            self.shell("tar, sha256sum, synced", f"{unpack}; sync -f ."),
+        ]
+
+    def fresh(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+    def admit(self) -> None:
+        with Reader.open(self.bundle) as reader:
+            reader.admit(Blobs(self.fresh()), Quiet())
+
+    def shell(self, name: str, command: str) -> Row:
+        def work() -> None:
+            run("sh", "-ec", command, self.bundle, folder=self.fresh())
+
+        return Row(name, work, size=self.size)

@@ -191,7 +191,7 @@ def test_what_is_no_bundle_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a", encoding="utf-8")
     manifest = project(tmp_path, "files: [{path: a.txt, to: a.txt}]\n")
     text = manifest.read_bytes()
-    for name in ("mirror.yaml", "a.txt", ".", "-", ""):
+    for name in ("mirror.yaml", "a.txt", ".", ""):
         mirror("build", "-o", name, cwd=tmp_path, code=2)
     assert manifest.read_bytes() == text
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "a"

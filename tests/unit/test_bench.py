@@ -8,9 +8,9 @@ import pytest
 
 from mirror.store.generations import remove_tree
 from tests.bench import run
-from tests.bench.bundles import Bundles
+from tests.bench.bundles import Bundles, SmallFiles
 from tests.bench.packages import Again, Environment, Resolve
-from tests.bench.rows import Compared, Limited, Row
+from tests.bench.rows import Compared, Group, Limited, Row
 from tests.bench.rows import run as program
 from tests.bench.start import Start
 
@@ -24,16 +24,18 @@ def test_offline_leaves_out_what_needs_an_index_and_says_so(
     assert [line.partition(":")[0] for line in said] == ["resolve", "environment", "again"]
 
 
-def test_every_row_of_bundles_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Bundles, SmallFiles])
+def test_every_row_of_bundles_runs(kind: type[Group], tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
-    group = Bundles(tmp_path, scratch, 80_000)
+    group = kind(tmp_path, scratch, 80_000)
     for row in group.rows():
         remove_tree(scratch)
         scratch.mkdir()
         row.ready()
         row.work()
     named = {row.name for row in group.rows()}
-    assert {name for aim in group.aims for name in (aim.ours, aim.theirs)} <= named
+    compared = [aim for aim in group.aims if isinstance(aim, Compared)]
+    assert {name for aim in compared for name in (aim.ours, aim.theirs)} <= named
 
 
 def test_aims_are_judged_by_medians() -> None:

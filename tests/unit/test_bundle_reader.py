@@ -14,6 +14,7 @@ from mirror.bundle.reader import Reader
 from mirror.core.artifact import Artifact
 from mirror.core.progress import Quiet
 from mirror.errors import MachineError, UsageError
+from mirror.store import atomic
 from mirror.store.blobs import Blobs
 from tests import bundles
 
@@ -85,20 +86,26 @@ def test_a_blob_is_on_the_disk_before_it_has_its_name(
     made.pack(tmp_path / "b.tar.gz")
     synced: set[tuple[int, int]] = set()
     named: list[str] = []
-    sync, rename = os.fsync, os.replace
+    sync, sync_everything, rename = os.fsync, atomic.sync_all, os.replace
 
     def fsync(file: int) -> None:
         status = os.fstat(file)
         sync(file)
         synced.add((status.st_ino, status.st_size))
 
-    def replace(source: Path, target: Path) -> None:
+    def replace(source: str, target: str) -> None:
         status = os.stat(source)
         assert (status.st_ino, status.st_size) in synced
-        named.append(target.name)
         rename(source, target)
+        named.append(Path(target).name)
+
+    def sync_all(file: int) -> None:
+        sync_everything(file)
+        for path in blobs.temporary.rglob("*"):
+            synced.add((path.stat().st_ino, path.stat().st_size))
 
     monkeypatch.setattr(flow, "SYNC_EVERY", 1_000_000)
+    monkeypatch.setattr(atomic, "sync_all", sync_all)
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
     bundles.admit(tmp_path / "b.tar.gz", blobs)

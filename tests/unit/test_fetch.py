@@ -154,6 +154,36 @@ def test_a_large_file_comes_in_pieces_side_by_side(server: Server, blobs: Blobs)
     assert_asked_once(server, len(data))
 
 
+def test_what_is_whole_is_published_while_a_large_file_still_comes(
+    server: Server, blobs: Blobs
+) -> None:
+    large, small = serve(server, "/big", noise(LARGE)), serve(server, "/small", b"small")
+    asked, begun, gone_on = threading.Event(), threading.Event(), threading.Event()
+    held: list[bool] = []
+
+    def hold(sent: int) -> None:
+        if sent:
+            begun.set()
+            gone_on.wait(20)
+
+    def note(seen: Seen, reply: Reply) -> None:
+        if seen.range and seen.range[0]:  # of two connections, the one that had the small file
+            held.append(blobs.has(sha256(b"small")))
+            gone_on.set()
+        else:
+            asked.wait(20)
+            reply.before = hold
+
+    def wait(seen: Seen, reply: Reply) -> None:
+        asked.set()
+        begun.wait(20)
+
+    server.inject(note, path="/big")
+    server.inject(wait, path="/small")
+    Fetcher(blobs, Quiet(), connections=2, patience=QUICK).fetch([large, small])
+    assert held[0]
+
+
 def test_a_large_file_of_unknown_size_too(server: Server, blobs: Blobs) -> None:
     data = noise(LARGE + 5)
     request = serve(server, "/big", data, size=None)

@@ -112,6 +112,9 @@ verify: {steps: no}
         (b"version: 1", "name is missing"),
         (b"name: a\nversion: 1\ntarget: {provided: ['torch>=2']}", "neither NAME nor NAME==VER"),
         (b"name: a\nversion: 1\nwheels: {requirements: []}", "wheels.requirements is empty"),
+        (b"models: [{repo: a/b, name: a/c}]", "m.yaml:1:22: the key models.0.name does not belong"),
+        (b"models: [{repo: a/b, default: on it}]", "default: 'on it' is neither true nor false"),
+        (b"endpoint: http://u:p@hub.invalid", "they come from netrc, or from HF_TOKEN"),
     ],
 )
 def test_a_mistake_is_named(data: bytes, words: str) -> None:

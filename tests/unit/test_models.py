@@ -129,8 +129,11 @@ def test_a_model_without_an_organization(hub: Hub, context: Context) -> None:
 
 
 def test_a_model_twice(context: Context) -> None:
-    section: list[RepositoryItem] = ["a/b", FolderRepository(path="x", name="A/b"), "c/d"]
-    assert error(section, context).problems == ("a/b is there more than once: keep one of them",)
+    section: list[RepositoryItem] = ["a/b", FolderRepository(path="x", name="a/b"), "c/d", "C/d"]
+    assert error(section, context).problems == (
+        "a/b is there more than once: keep one of them",
+        "c/d and C/d differ in case alone: keep one of them",
+    )
 
 
 # A Hub that contradicts itself

@@ -244,7 +244,19 @@ def test_a_hub_that_is_away(
     with Hub() as gone:
         monkeypatch.setenv("HF_ENDPOINT", gone.url)
     assert build(MODELS.resolve(SECTION, context), SECTION, context) == FILES
-    assert "cannot be reached" in warnings(context)[0]
+    said = warnings(context)[0]
+    assert "cannot be reached" in said
+    assert said.count("org/tiny") == 1
+
+
+def test_what_neither_the_cache_nor_a_hub_has(
+    hub: Hub, context: Context, no_hub: Callable[[], None]
+) -> None:
+    no_hub()
+    with pytest.raises(DownloadError) as caught:
+        MODELS.resolve(SECTION, context)
+    assert caught.value.message.startswith("org/tiny: this machine's cache does not have main (HF_")
+    assert str(caught.value.hint).startswith("Unset")
 
 
 def test_without_the_hub_every_byte_has_to_be_right(

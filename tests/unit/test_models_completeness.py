@@ -164,7 +164,7 @@ def test_what_can_be_loaded(bundle: Bundle, files: dict[str, Any]) -> None:
 def test_weights_without_a_description(bundle: Bundle) -> None:
     bundle.add({"model.safetensors": W, "README.md": b"", "tokenizer.json": {}}, repo="org/bare")
     bundle.add({"unet/pytorch_model.bin": W, "vae/config.json": {}}, repo="org/half")
-    told = "and no config.json that says what it is"
+    told = "and no description (config.json, model_index.json, adapter_config.json)"
     assert [problem.partition(told)[0] for problem in bundle.problems()] == [
         "org/bare has model.safetensors, ",
         "org/half has unet/pytorch_model.bin, ",

@@ -319,11 +319,22 @@ def test_what_is_no_cache(tmp_path: Path, root: Root, artifacts: list[Artifact])
     found = error(artifacts, home, root)
     assert isinstance(found, UsageError)
     assert found.hint == f"Name {home / 'hub'}."
+    project = write(tmp_path / "project", {"mirror.yaml": b"", "src/a.py": b"", ".git/HEAD": b""})
+    found = error(artifacts, project, root)
+    assert isinstance(found, UsageError)
+    assert found.problems == ("mirror.yaml", "src")
     assert "mirror's own" in str(error(artifacts, root.path / "generations" / "1" / "hub", root))
     assert "no models" in str(error([], tmp_path / "hub", root))
     (file,) = carried(root.blobs, {"f": b"1"})
     wrong = replace(file, origin={**file.origin, "file": "../../f"})
     assert isinstance(error([wrong], tmp_path / "hub", root), BundleError)
+
+
+def test_a_cache_that_is_almost_empty(
+    tmp_path: Path, root: Root, artifacts: list[Artifact]
+) -> None:
+    cache = write(tmp_path / "hub", {"version.txt": b"1", "CACHEDIR.TAG": b"", ".locks/x": b""})
+    assert lay(artifacts, cache, root).size
 
 
 def test_another_mirror_at_work_there(

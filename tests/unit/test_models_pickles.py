@@ -448,6 +448,7 @@ def test_every_refused_pickle_is_named(
     carried = [
         a_carried(context.blobs, an_item("org/one"), FILES),
         a_carried(context.blobs, an_item("org/two"), {"x\x1b[2J.pkl": EVIL}),
+        a_carried(context.blobs, an_item("org/two", revision="v1", default=False), {"y.pt": EVIL}),
     ]
     with pytest.raises(ResolutionError) as caught:
         pickles.judged(carried, context)
@@ -455,8 +456,9 @@ def test_every_refused_pickle_is_named(
         "org/one: b.pt: dangerous: os.system",
         "org/one: d.pkl: could not be scanned: it begins as a pickle and is none",
         "org/two: x\\x1b[2J.pkl: dangerous: os.system",
+        "org/two at v1: y.pt: dangerous: os.system",
     )
-    assert "3 pickles" in caught.value.message
+    assert "4 pickles" in caught.value.message
     assert "`pickles`" in str(caught.value.hint)
     assert capfd.readouterr() == ("", "")
     assert caplog.records == []

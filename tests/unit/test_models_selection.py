@@ -153,8 +153,8 @@ def test_exclude_wins_over_include() -> None:
 
 
 def test_a_pattern_without_a_file_is_told() -> None:
-    remarks = choose("a.csv", "datasets", include=["a*", "tokeniser*"], exclude=["x"]).remarks
-    assert remarks == (
+    doubts = choose("a.csv", "datasets", include=["a*", "tokeniser*"], exclude=["x"]).doubts
+    assert doubts == (
         "`include`: tokeniser* matches no file: is it misspelt?",
         "`exclude`: x matches no file: is it misspelt?",
     )

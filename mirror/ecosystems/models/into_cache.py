@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import TypeVar
 from mirror import machine
 from mirror.core.artifact import Artifact, Json
 from mirror.core.index import total_size
+from mirror.core.paths import shown
 from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
 from mirror.ecosystems.models.adding import Cache, leftovers
@@ -30,6 +32,10 @@ from mirror.store.blobs import Blobs, hash_file
 from mirror.store.generations import Root
 
 _Value = TypeVar("_Value")
+#: What a cache may hold before it holds a repository.
+_OWN = re.compile(r"\.|version|CACHEDIR\.TAG$")
+#: So many of other things are named.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +158,22 @@ def _absent(folder: Path, table: Mapping[str, _Value]) -> dict[str, _Value]:
 
 
 def _require_cache(folder: Path, root: Root) -> None:
+    """Raises UsageError for what cannot be a cache, or is hardly meant as one."""
     if folder.resolve().is_relative_to(root.path.resolve()):
         raise UsageError(f"{folder} is inside the root, which is mirror's own")
-    home = any((folder / name).exists() for name in ("hub", "token", "stored_tokens"))
-    if home and not any(folder.glob("*--*")):
+    if not folder.is_dir() or any(folder.glob("*--*")):
+        return
+    if any((folder / name).exists() for name in ("hub", "token", "stored_tokens")):
         raise UsageError(
             f"{folder} is the home of the Hub's client (HF_HOME), which holds its cache",
             hint=f"Name {folder / 'hub'}.",
+        )
+    strange = [path.name for path in folder.iterdir() if not _OWN.match(path.name)]
+    if strange:
+        raise UsageError(
+            f"{folder} is no cache of the Hub: there are other things in it",
+            problems=[shown(name) for name in sorted(strange)[:_NAMED]],
+            hint="Name a cache, an empty folder or a new one.",
         )
 
 

@@ -21,7 +21,8 @@ from mirror.core import paths
 from mirror.core.artifact import Artifact
 from mirror.ecosystems.models.bundled import Revision
 from mirror.errors import BundleError
-from mirror.store.blobs import CHUNK, Blobs
+from mirror.store import git
+from mirror.store.blobs import Blobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def check_names(blobs: Mapping[str, Artifact], store: Blobs) -> None:
     problems = [
         f"{artifact.path}: git's object id is not {artifact.text('blob_id')}"
         for artifact in blobs.values()
-        if "blob_id" in artifact.origin and _git_id(artifact, store) != artifact.text("blob_id")
+        if "blob_id" in artifact.origin
+        and git.object_id(store.path(artifact.sha256), artifact.size) != artifact.text("blob_id")
     ]
     if problems:
         raise BundleError("the index describes no repositories", problems=problems[:20])
@@ -115,11 +117,3 @@ def _tree_entry(artifact: Artifact) -> dict[str, str | int]:
     pointer = b"blob %d\0" % len(text) + text.encode()
     blob_id = hashlib.sha1(pointer, usedforsecurity=False).hexdigest()
     return {"size": size, "blob_id": blob_id, "lfs_sha256": sha256, "lfs_size": size}
-
-
-def _git_id(artifact: Artifact, store: Blobs) -> str:
-    digest = hashlib.sha1(b"blob %d\0" % artifact.size, usedforsecurity=False)
-    with open(store.path(artifact.sha256), "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

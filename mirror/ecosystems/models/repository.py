@@ -91,6 +91,11 @@ class Origin(Protocol):
         """Where the bytes of each artifact of this item are."""
 
 
+def label(item: Item) -> str:
+    """What an item is called in messages: by its id, a further revision by that too."""
+    return item.id if item.default else f"{item.id} at {item.revision}"
+
+
 def made_commit(files: Sequence[File]) -> str:
     """A commit for files that have none: the same for the same names and bytes."""
     listing = "".join(f"{file.path}\0{file.sha256}\n" for file in files)

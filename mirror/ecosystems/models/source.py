@@ -11,7 +11,7 @@ holds (not LFS), and the facts of its snapshot (license, gated, ...).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from mirror.core.manifest import (
     WheelRepository,
 )
 from mirror.core.paths import shown
-from mirror.core.progress import Quiet
+from mirror.core.progress import Progress, Quiet
 from mirror.ecosystems.models import bundled, repository
 from mirror.ecosystems.models.origins import cache, folder, hub, packaged
 from mirror.ecosystems.models.policy import completeness, pickle_files, pickles, selection
@@ -46,7 +46,7 @@ class Repositories:
     def inputs(self, section: Sequence[RepositoryItem], context: Context) -> Mapping[str, str]:
         """The commit of each folder; what a Hub or an index has is pinned by the lock alone."""
         items = [item for item in _items(section) if isinstance(item, FolderRepository)]
-        found = self._snapshots(items, context)
+        found = self._snapshots(items, context, Quiet())
         return {f"{self.kind} {item.id}": s.commit for item, s in zip(items, found, strict=True)}
 
     def resolve(self, section: Sequence[RepositoryItem], context: Context) -> list[Artifact]:
@@ -56,7 +56,7 @@ class Repositories:
         had, may not be carried, or is missing.
         """
         items = _items(section)
-        snapshots = self._snapshots(items, context, say=context.progress.step)
+        snapshots = self._snapshots(items, context, context.progress)
         sha256 = self._small_files(items, snapshots, context)
         found = [
             _artifact(self.kind, item, snapshot, file, sha256)
@@ -142,14 +142,10 @@ class Repositories:
         context.fetcher.fetch(wanted, f"reading {self.kind}:")
         return places
 
-    def _snapshots(
-        self,
-        items: Sequence[Item],
-        context: Context,
-        say: Callable[[str], object] = lambda text: None,
-    ) -> list[Snapshot]:
+    def _snapshots(self, items: Sequence[Item], context: Context, tell: Progress) -> list[Snapshot]:
         """What is chosen of each repository, each with a commit; a Hub is asked in parallel.
 
+        tell: of what is left out.
         Raises the errors of all of them as one.
         """
         pool = ThreadPoolExecutor(_AT_ONCE)
@@ -167,7 +163,9 @@ class Repositories:
                     whole = future.result() if future else self._snapshot(item, context)
                     chosen = selection.choose(self.kind, item, whole.files)
                     for remark in chosen.remarks:
-                        say(f"{item.id}: {remark}")
+                        tell.step(f"{repository.label(item)}: {remark}")
+                    for doubt in chosen.doubts:
+                        tell.warn(f"{repository.label(item)}: {doubt}")
                     files = _hashed(item, chosen.files, context)
                     commit = whole.commit or repository.made_commit(files)
                     found.append(replace(whole, files=files, commit=commit))
@@ -202,9 +200,7 @@ class Repositories:
                     wanted[file.digest] = hub.request(
                         self.kind, item, snapshot.commit, file, context
                     )
-        fetched = context.fetcher.fetch(
-            list(wanted.values()), f"reading the small files of {self.kind}:"
-        )
+        fetched = context.fetcher.fetch(list(wanted.values()), f"reading {self.kind}:")
         return {digest: blob.sha256 for digest, blob in zip(wanted, fetched, strict=True)}
 
 
@@ -236,7 +232,9 @@ def _items(section: Iterable[RepositoryItem]) -> list[Item]:
 def _ambiguous(group: Sequence[Item]) -> str | None:
     """What is unclear about items with one id, None when nothing is."""
     name, revisions = group[0].id, [item.revision for item in group]
-    if len(set(revisions)) < len(revisions) or len({item.id for item in group}) > 1:
+    if len(names := dict.fromkeys(item.id for item in group)) > 1:
+        return f"{' and '.join(names)} differ in case alone: keep one of them"
+    if len(set(revisions)) < len(revisions):
         return f"{name} is there more than once: keep one of them"
     marked = [item.revision for item in group if item.default]
     if len(group) > 1 and len(marked) != 1:

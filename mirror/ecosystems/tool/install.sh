@@ -4,6 +4,11 @@
 #     tar -xzf BUNDLE install.sh tool
 #     sh install.sh BUNDLE [OPTIONS OF mirror install]
 #
+# Of a bundle in volumes:
+#
+#     cat BUNDLE.0* | tar -xzf - install.sh tool
+#     sh install.sh BUNDLE.001 [A VOLUME IN EACH OTHER FOLDER THAT HAS SOME]
+#
 # PYTHON=/path/to/python names the interpreter to run mirror with.
 set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -23,6 +28,8 @@ fi
 if [ ! -d "$here/tool" ]; then
     echo "install.sh: the folder tool is not beside this script" >&2
     echo "Unpack both: tar -xzf BUNDLE install.sh tool" >&2
+    echo "An increment holds of them what has changed; the mirror that is installed takes it:" >&2
+    echo "    ROOT/current/tool/bin/mirror install BUNDLE" >&2
     exit 2
 fi
 
@@ -57,7 +64,8 @@ except OSError as error:
     what = f"{where}: {error.strerror}" if where else error.strerror
     end(8, f"mirror cannot be unpacked ({what}); name a folder for that with TMPDIR=DIR")
 except (ImportError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-    end(5, f"{tool} is damaged ({error}); unpack it again: tar -xzf BUNDLE install.sh tool")
+    end(5, f"{tool} is damaged or not whole ({error}): unpack it again, tar -xzf BUNDLE install.sh tool;"
+        " or, if it is from an increment, install with ROOT/current/tool/bin/mirror")
 finally:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _ANOTHER = "`endpoint:` in the manifest, else HF_ENDPOINT, names another Hub or a mirror of it."
 HINT = f"HF_TOKEN holds the token for gated and private repositories.\n{_ANOTHER}"
+_MISTYPED = "It may be mistyped, expired or revoked."
 #: Bytes of one answer: a page of a listing has some 300 kB.
 _LARGEST = 64 * 2**20
 #: Pages of one listing, of some 1,000 files each.
@@ -118,6 +119,7 @@ class Hub:
         self._lost: FetchError | None = None
         self._stopped = threading.Event()
         self._state = ""
+        self._rejected = False
         self._lock = threading.Lock()
 
     def url(self, kind: str, name: str, commit: str, path: str) -> str:
@@ -189,6 +191,11 @@ class Hub:
                 self._state = self._asked_state(session, self.credentials.name)
             return self._state
 
+    def rejects_token(self, session: Session) -> bool:
+        """Whether the Hub does not know the token: then it refuses also what is open to all."""
+        self.token_state(session)
+        return self._rejected
+
     def _asked_state(self, session: Session, sent: str) -> str:
         if not sent:
             return (
@@ -201,7 +208,8 @@ class Hub:
             role, grains = access["role"], access.get("fineGrained") or {}
         except FetchError as failure:
             if failure.status == 401:
-                return f"{self.host} does not know {sent}: it may be mistyped, expired or revoked."
+                self._rejected = True
+                return f"{self.host} does not know {sent}. {_MISTYPED}"
             role, grains = "", {}
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             role, grains = "", {}
@@ -301,6 +309,9 @@ class Repository:
             )
         if failure.code == "GatedRepo":
             return self._gated("")
+        if failure.status == 401 and not failure.code and self.hub.rejects_token(self._session):
+            told = f"{self.label}: {host} does not know {self.hub.credentials.name}"
+            return ResolutionError(told, hint=f"{_MISTYPED}\n{_ANOTHER}")
         if failure.code == "RepoNotFound" or failure.status == 401:
             return ResolutionError(
                 f"{self.label}: {host} has no such {self._noun}, or shows it to others only",

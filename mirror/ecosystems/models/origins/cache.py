@@ -13,7 +13,6 @@ cannot be asked, the listing or the IDs state it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -31,7 +30,7 @@ from mirror.ecosystems.models.repository import File, Snapshot
 from mirror.ecosystems.source import Context
 from mirror.errors import DownloadError
 from mirror.fetch.http import Request
-from mirror.store.blobs import CHUNK
+from mirror.store import git
 
 _SHA256, _SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
@@ -86,10 +85,16 @@ def _from_hub(
 
 def _not_all(item: HubRepository, error: DownloadError, problems: Sequence[str]) -> DownloadError:
     return DownloadError(
-        f"{item.repo} is not all in this machine's cache ({error.message})",
+        f"{item.repo} is not all in this machine's cache ({_reason(item, error)})",
         problems=problems,
         hint=error.hint,
     )
+
+
+def _reason(item: HubRepository, error: DownloadError) -> str:
+    """The error's, without the name of the repository in front of it."""
+    before, _, after = error.message.partition(": ")
+    return after if before.endswith(item.repo) else error.message
 
 
 def _without_hub(
@@ -104,7 +109,11 @@ def _without_hub(
     listed = cached.listed(commit) if commit else []
     files = cached.found(commit) if listed is None else listed
     if not files:
-        raise error
+        raise DownloadError(
+            f"{item.repo}: this machine's cache does not have {item.revision}"
+            f" ({_reason(item, error)})",
+            hint=error.hint,
+        )
     places: dict[str, Path] = {}
     problems: list[str] = []
     for file in selection.choose(kind, item, files).files:
@@ -120,7 +129,7 @@ def _without_hub(
     doubt = ", which does not tell whether it has all files" if listed is None else ""
     context.progress.warn(
         f"{item.repo}: commit {commit[:12]} is taken from this machine's cache{doubt}"
-        f" ({error.message})"
+        f" ({_reason(item, error)})"
     )
     placed = tuple(replace(file, place=places.get(file.path)) for file in files)
     return Snapshot(placed, commit, card.facts(placed))
@@ -222,15 +231,6 @@ def _has_hash(place: Path, file: File, context: Context) -> bool:
             return False
         if file.sha256:
             return context.hashes.of(place)[1] == file.sha256
-        return _object_id(place, file.size) == file.blob_id
+        return git.object_id(place, file.size) == file.blob_id
     except OSError:
         return False  # what cannot be read is of no use
-
-
-def _object_id(place: Path, size: int) -> str:
-    """git's name for the bytes of a file."""
-    digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    with open(place, "rb") as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

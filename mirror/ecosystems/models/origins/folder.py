@@ -17,6 +17,11 @@ from mirror.errors import UsageError
 def snapshot(kind: str, item: FolderRepository, commit: str, context: Context) -> Snapshot:
     """The files that are in the folder now. Raises UsageError when it cannot be carried."""
     folder = context.folder / item.path
+    if not folder.exists():
+        raise UsageError(
+            f"{item.name}: the folder {folder} is missing",
+            hint="A `path` starts at the manifest's folder.",
+        )
     if folder.is_file():
         raise UsageError(
             f"{item.name}: {folder} is a file, and `path` names a folder",

@@ -63,8 +63,8 @@ def _description(one: Documents, among: Sequence[Documents]) -> Iterator[str]:
     ]
     if bare:
         yield (
-            f"{one.label} has {_few(bare)}, and no config.json that says what it is: nothing could"
-            " load it by its id (plain files belong under `datasets:`)"
+            f"{one.label} has {_few(bare)}, and no description ({', '.join(DESCRIPTIONS)}):"
+            " nothing could load it by its id (plain files belong under `datasets:`)"
         )
     elif not described and not any(
         formats.is_whole(file) or formats.is_code(file) or posixpath.basename(file) in COMPANIONS

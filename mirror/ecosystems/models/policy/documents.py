@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from mirror.core.artifact import Json
 from mirror.core.paths import shown
-from mirror.ecosystems.models.repository import Carried
+from mirror.ecosystems.models.repository import Carried, label
 from mirror.errors import UsageError
 
 #: Bytes of a JSON or Python file: those of the largest models are a tenth of it.
@@ -28,9 +28,7 @@ class Documents:
         self.files = carried.files
         self.commit = next((a.text("commit") for a in carried.artifacts), "")
         self.problems: list[str] = []
-        self.label = self.item.id
-        if not self.item.default:
-            self.label += f" at {self.item.revision}"
+        self.label = label(self.item)
         self._read: dict[str, Json] = {}
 
     def json(self, file: str) -> Json:

@@ -19,7 +19,7 @@ from mirror.core.text import counted
 from mirror.ecosystems.models.policy import formats
 from mirror.ecosystems.models.policy.pickle_files import Scan, is_pickle, scan
 from mirror.ecosystems.models.policy.pickle_opcodes import UNKNOWN, Global
-from mirror.ecosystems.models.repository import Carried
+from mirror.ecosystems.models.repository import Carried, label
 from mirror.ecosystems.source import Context
 from mirror.errors import ResolutionError, UsageError
 
@@ -52,9 +52,10 @@ def judged(carried: Sequence[Carried], context: Context) -> list[Artifact]:
         }
         bad = {file for file, verdict in verdicts.items() if verdict.refused}
         allowed = {file for file in bad if formats.matches(file, one.item.pickles)}
-        refused += [f"{one.item.id}: {shown(f)}: {verdicts[f].text}" for f in sorted(bad - allowed)]
+        name = label(one.item)
+        refused += [f"{name}: {shown(f)}: {verdicts[f].text}" for f in sorted(bad - allowed)]
         for line in _to_tell(one, verdicts, bad):
-            context.progress.warn(f"{one.item.id}: {line}")
+            context.progress.warn(f"{name}: {line}")
         for file, artifact in one.files.items():
             fact = {"pickle": verdicts[file].text} if file in verdicts else {}
             found.append(replace(artifact, origin={**artifact.origin, **fact}))

@@ -15,7 +15,7 @@ from mirror.core.paths import shown
 from mirror.core.text import counted, human_size
 from mirror.ecosystems.models.policy import formats
 from mirror.ecosystems.models.policy.formats import COMPANIONS, DESCRIPTIONS
-from mirror.ecosystems.models.repository import File, Item
+from mirror.ecosystems.models.repository import File, Item, label
 from mirror.errors import ResolutionError
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)/")
@@ -23,10 +23,14 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)/")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The files that are carried, and what a person should know about the others, a line each."""
+    """The files that are carried.
+
+    remarks: what a person should know about the others, a line each. doubts: about the manifest.
+    """
 
     files: tuple[File, ...]
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...]
+    doubts: tuple[str, ...]
 
 
 def choose(kind: str, item: Item, files: Sequence[File]) -> Chosen:
@@ -47,11 +51,11 @@ def choose(kind: str, item: Item, files: Sequence[File]) -> Chosen:
     _leave_out_code(item, choice)
     if kind == "models" and (lacking := sorted(_lacking(item, choice))):
         raise ResolutionError(
-            f"{item.id}: what `include` leaves out is needed to load the rest",
+            f"{label(item)}: what `include` leaves out is needed to load the rest",
             problems=[shown(path) for path in lacking],
             hint="Add them to `include`; or to `exclude`, if they are left out on purpose.",
         )
-    return Chosen(tuple(choice.files), tuple(choice.remarks))
+    return Chosen(tuple(choice.files), tuple(choice.remarks), tuple(choice.doubts))
 
 
 class _Choice:
@@ -62,6 +66,7 @@ class _Choice:
         self.paths = {file.path for file in files}
         self.files = list(files)
         self.remarks: list[str] = []
+        self.doubts: list[str] = []
 
     def leave_out(self, unwanted: Callable[[File], bool], reason: str = "") -> int:
         """Carry none of these; tell the reason if there is one. Returns how many they were."""
@@ -107,16 +112,16 @@ def _apply_patterns(item: Item, choice: _Choice) -> None:
     for key, patterns in (("include", item.include), ("exclude", item.exclude)):
         for pattern in patterns:
             if not any(formats.matches(path, [pattern]) for path in choice.paths):
-                choice.remarks.append(f"`{key}`: {pattern} matches no file: is it misspelt?")
+                choice.doubts.append(f"`{key}`: {pattern} matches no file: is it misspelt?")
     choice.leave_out(lambda file: formats.matches(file.path, item.exclude))
     if item.include:
         choice.leave_out(lambda file: not formats.matches(file.path, item.include))
     if not choice.files:
         if not choice.paths:
-            raise ResolutionError(f"{item.id} has no files")
+            raise ResolutionError(f"{label(item)} has no files")
         keys = " and ".join(f"`{key}`" for key in ("include", "exclude") if getattr(item, key))
         raise ResolutionError(
-            f"{item.id}: {keys} left none of {counted(len(choice.paths), 'file')}",
+            f"{label(item)}: {keys} left none of {counted(len(choice.paths), 'file')}",
             hint="In patterns `*` stands for any text, / too; what both match is left out.",
         )
 
@@ -179,7 +184,7 @@ def _leave_out_code(item: Item, choice: _Choice) -> None:
     if named or only:
         what = "what `include` names is Python code" if named else "all of its files are code"
         raise ResolutionError(
-            f"{item.id}: {what}, which is carried with `trust_remote_code: true` only",
+            f"{label(item)}: {what}, which is carried with `trust_remote_code: true` only",
             problems=[shown(path) for path in named],
             hint="Read it first: it runs on the server with the rights of whoever loads it.",
         )

@@ -1,0 +1,105 @@
+"""The machine's CPU, memory and GPUs, as far as they can be asked for without root."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from mirror.core.inventory import Gpu
+
+#: What each level of x86-64 adds, by the kernel's names: the psABI's table. glibc and the makers of
+#: wheels name CPUs by it.
+_LEVELS = (
+    ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
+    ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
+    ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
+)
+_CPUINFO = Path("/proc/cpuinfo")
+_QUERY = ("name", "memory.total", "uuid", "driver_version")
+
+
+def cpu() -> tuple[str, str]:
+    """The CPU's model and its level ("x86-64-v3"); each is empty where Linux does not tell it."""
+    try:
+        text = _CPUINFO.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    except OSError:
+        return "", ""
+    return parse_cpu(text)
+
+
+def parse_cpu(text: str) -> tuple[str, str]:
+    """Model and level by one CPU's paragraph in /proc/cpuinfo."""
+    pairs = (line.partition(":") for line in text.splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in pairs}
+    flags, level = set(facts.get("flags", "").split()), ""
+    if "lm" in flags:
+        level = "x86-64-v1"
+        for name, added in _LEVELS:
+            if not flags.issuperset(added.split()):
+                break
+            level = name
+    return facts.get("model name", ""), level
+
+
+def memory() -> int | None:
+    """Bytes of memory of the machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def gpus() -> tuple[str, str, tuple[Gpu, ...] | None]:
+    """The driver's version, the newest CUDA that it runs, and all its GPUs.
+
+    Empty and None where there is no nvidia-smi, or where it fails. No variable hides a GPU here:
+    the inventory is of the machine, not of a job on it.
+    """
+    listed = _ask(f"--query-gpu={','.join((*_QUERY, 'compute_cap'))}", "--format=csv,noheader")
+    if listed is None:  # drivers before 2022 do not know of compute_cap
+        listed = _ask(f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader")
+    if listed is None:
+        return "", "", None
+    driver, found = parse_gpus(listed)
+    # Newer drivers name two of them: the one of the driver's user-mode part is what counts.
+    cuda = re.search(r"CUDA (?:UMD )?Version *: *(\d+\.\d+)", _ask() or "")
+    return driver, cuda[1] if cuda else "", found
+
+
+def parse_gpus(text: str) -> tuple[str, tuple[Gpu, ...]]:
+    """Driver and GPUs in nvidia-smi's CSV; lines of another shape ("No devices ...") are none."""
+    driver, found = "", []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) not in (len(_QUERY), len(_QUERY) + 1):
+            continue
+        name, size, uuid, driver = row[: len(_QUERY)]
+        amount = re.fullmatch(r"(\d+) MiB", size)
+        capability = re.fullmatch(r"\d+\.\d+", row[-1]) if len(row) > len(_QUERY) else None
+        found.append(
+            Gpu(name, int(amount[1]) if amount else None, capability[0] if capability else "", uuid)
+        )
+    return driver, tuple(found)
+
+
+def _ask(*arguments: str) -> str | None:
+    """What nvidia-smi says; None when it is not here or fails."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=60,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
