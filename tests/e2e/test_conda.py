@@ -16,7 +16,7 @@ from mirror.core.manifest import CondaSection
 from mirror.core.target import Target
 from mirror.ecosystems.conda import source
 from mirror.ecosystems.conda.records import brings_python, record
-from mirror.errors import BundleError, DownloadError, ResolutionError
+from mirror.errors import DownloadError, ResolutionError
 from tests.conda_packages import (
     DATA,
     DEMO_CHANNEL,
@@ -190,7 +190,7 @@ def test_a_file_of_one_that_is_a_folder_of_others(
     tmp_path: Path, names: list[str], told: str
 ) -> None:
     channel = clobbering(tmp_path / "channel", names)
-    with pytest.raises(BundleError) as caught:
+    with pytest.raises(ResolutionError) as caught:
         install(section(channel, *names), context(tmp_path), tmp_path / "root")
     assert caught.value.problems == (told,)
 
