@@ -28,6 +28,18 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _ROOT_HELP = "The directory that mirror owns here; else $MIRROR_ROOT, else /opt/mirror for root."
 
 
+class _Path(click.Path):
+    """A path; an empty one, such as of a variable that is not set, would mean this folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_PATH = _Path(path_type=Path)
+
+
 class _InOrder(click.Group):
     """Lists its commands in the order of the work, which is the order below."""
 
@@ -93,8 +105,8 @@ def _refused(error: OSError) -> MachineError:
     return MachineError(f"{what}{error.strerror or error}", hint=hint)
 
 
-_manifest = click.argument("manifest", required=False, type=click.Path(path_type=Path))
-_root = click.option("--root", type=click.Path(path_type=Path), help=_ROOT_HELP)
+_manifest = click.argument("manifest", required=False, type=_PATH)
+_root = click.option("--root", type=_PATH, help=_ROOT_HELP)
 
 
 @_command
@@ -137,13 +149,13 @@ def lock(
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="The bundle to write; - for stdout, where nothing else is printed then.",
 )
 @click.option(
     "--since",
     metavar="OLD",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="What the server has, which is not shipped again: a bundle, a lock, or the inventory that"
     " `mirror probe` wrote there.",
 )
@@ -268,7 +280,7 @@ def _claim_stdout() -> int:
 @click.option(
     "--repair",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="With --volumes: rebuild lost volumes from recovery data, into DIR.",
 )
 def inspect(
@@ -333,25 +345,23 @@ def _inspect_volumes(console: Console, folders: list[Path], repair: Path | None)
 @_command
 @click.argument("bundle", nargs=-1, required=True)
 @_root
-@click.option(
-    "--python", type=click.Path(path_type=Path), help="The Python to make the environment from."
-)
+@click.option("--python", type=_PATH, help="The Python to make the environment from.")
 @click.option(
     "--over",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="An environment to layer over without touching it. Left out: for what the bundle expects"
     " on the server, the active environment or the one that mirror runs in.",
 )
 @click.option(
     "--into",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="An environment to install into; shows what changes there and asks first.",
 )
 @click.option("--yes", is_flag=True, help="Agree to what --into changes.")
 @click.option(
     "--into-cache",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="A cache of the Hub to put models, datasets and spaces into besides; what is there stays.",
 )
 @click.option("--dry-run", is_flag=True, help="Check everything that can be, write nothing.")
@@ -547,11 +557,9 @@ def gc(console: Console, root: Path | None, keep: int, dry_run: bool) -> None:
 
 
 @_command
-@click.option(
-    "--env", type=click.Path(path_type=Path), help="The environment; else the one mirror runs in."
-)
+@click.option("--env", type=_PATH, help="The environment; else the one mirror runs in.")
 @_root
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; else stdout.")
+@click.option("-o", "--output", type=_PATH, help="The file; else stdout.")
 @click.option(
     "--summary",
     is_flag=True,
@@ -586,9 +594,7 @@ def probe(
 @click.option(
     "--gpus", type=click.IntRange(1), help="How many to prove; else all that are visible."
 )
-@click.option(
-    "--report", type=click.Path(path_type=Path), help="The folder for the report; else in the root."
-)
+@click.option("--report", type=_PATH, help="The folder for the report; else in the root.")
 def verify(console: Console, root: Path | None, gpus: int | None, report: Path | None) -> int:
     """Prove that this server trains, or say why it does not."""
     from mirror import verify as use
@@ -654,7 +660,8 @@ def main() -> None:
             error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        _say(Interrupted("interrupted"))
+        hint = "Nothing half-made is in use; the same command goes on with what is there."
+        _say(Interrupted("interrupted", hint=hint))
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output left: nothing is wrong, and nothing more can be said.

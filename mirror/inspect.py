@@ -18,6 +18,10 @@ from mirror.core.text import counted, human_size
 from mirror.errors import MirrorError, together
 
 
+#: What of an artifact's origin is told to programs, where it has it.
+_ABOUT = ("name", "version", "repo", "revision", "commit", "license", "gated", "pickle")
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A bundle as inspect saw it. size: in bytes. `checked`: every byte was read and is right."""
@@ -146,6 +150,7 @@ def document(seen: Seen) -> Json:
                 "size": a.size,
                 "sha256": a.sha256,
                 "shipped": entry.shipped,
+                **{key: a.origin[key] for key in _ABOUT if key in a.origin},
             }
             for entry in index.entries
             for a in (entry.artifact,)

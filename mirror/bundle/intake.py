@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from mirror.core.artifact import Artifact
 from mirror.store import atomic
 from mirror.store.blobs import Blobs, hash_file
 
+#: What a file's last bytes take on the disk, at most.
+_BLOCK = 4096
 #: Whole files that are synced and renamed together, at most: about SYNC_EVERY of small ones.
 _BATCH = 20_000
 #: So many files and more are made durable by one sync of the file system: each one's own would
@@ -39,6 +42,7 @@ class Intake:
         self._file = -1
         self._unsynced = 0
         self._whole: list[tuple[str, str]] = []
+        self._synced: deque[tuple[str, str]] = deque()
         self._staged: set[str] = set()
         self._held: set[str] = set()
         self._named: set[str] = set()
@@ -60,7 +64,9 @@ class Intake:
         """Say what will be written. Raises MachineError unless what the store lacks would fit."""
         sizes = {artifact.sha256: artifact.size for artifact in artifacts}
         self._held = {sha256 for sha256, size in sizes.items() if self._blobs.has(sha256, size)}
-        lacking = sum(size for sha256, size in sizes.items() if sha256 not in self._held)
+        lacking = sum(
+            size + -size % _BLOCK for sha256, size in sizes.items() if sha256 not in self._held
+        )
         with flow.writing(self._blobs.folder):
             self._blobs.temporary.mkdir(parents=True, exist_ok=True)
             self._folder = os.open(self._blobs.temporary, os.O_RDONLY)
@@ -89,6 +95,7 @@ class Intake:
         with flow.writing(self._blobs.folder):
             self._send_off()
             self._disk.finish()
+            self._rename()
             self._blobs.sync(self._named)
 
     def _holds(self, artifact: Artifact) -> bool:
@@ -119,25 +126,30 @@ class Intake:
 
     def _send_off(self) -> None:
         if self._path:
-            self._disk.submit(partial(_sync, self._path))
-        self._disk.submit(partial(self._admit, self._whole))
+            self._disk.submit(partial(_sync_file, self._path))
+        self._disk.submit(partial(self._sync, self._whole))
+        self._rename()
         self._whole = []
         self._unsynced = 0
         self._full = True
 
-    def _admit(self, whole: list[tuple[str, str]]) -> None:
+    def _sync(self, whole: list[tuple[str, str]]) -> None:
         if len(whole) >= _MANY:
             atomic.sync_all(self._folder)
         else:
             for path, _ in whole:
-                _sync(path)
-        for path, sha256 in whole:
+                _sync_file(path)
+        self._synced.extend(whole)
+
+    def _rename(self) -> None:
+        while self._synced:
+            path, sha256 = self._synced.popleft()
             self._blobs.rename(path, sha256)
             self._staged.discard(path)
             self._named.add(sha256)
 
 
-def _sync(path: str) -> None:
+def _sync_file(path: str) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
