@@ -17,7 +17,6 @@ from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
 from mirror.errors import MirrorError, together
 
-
 #: What of an artifact's origin is told to programs, where it has it.
 _ABOUT = ("name", "version", "repo", "revision", "commit", "license", "gated", "pickle")
 

@@ -151,8 +151,8 @@ def _complete(section: manifests.TargetSection, folder: Path) -> Target:
         platform=platform,
         glibc=glibc,
         cuda=section.cuda or "",
-        driver=section.driver or "",
-        gpus=tuple(section.gpus),
+        driver=section.driver or (known.driver if known else ""),
+        gpus=tuple(section.gpus) or (known.architectures if known else ()),
         provided=tuple(_provided(section, known)),
         conda=tuple(_conda(section, known)),
     )

@@ -98,6 +98,11 @@ class Inventory:
     free: int | None = None
     omitted: tuple[str, ...] = ()
 
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Of the GPUs, as a target's `gpus` have them; without those that are not known."""
+        return tuple(sorted({gpu.architecture for gpu in self.gpus or () if gpu.capability}))
+
     def to_json(self) -> dict[str, Json]:
         """The file's document: what is not known is not in it."""
         document: dict[str, Json] = {
@@ -157,8 +162,8 @@ def _from_document(document: dict[str, Any]) -> Inventory:
         cpu=_text(document, "cpu"),
         level=_text(document, "level"),
         memory=_count(document, "memory"),
-        driver=_text(document, "driver"),
-        cuda=_text(document, "cuda"),
+        driver=_version(document, "driver"),
+        cuda=_version(document, "cuda"),
         gpus=None if gpus is None else tuple(_gpu(item) for item in gpus),
         bundle=None if bundle is None else _hash(bundle),
         bundles=tuple(map(_hash, document.get("bundles", []))),
@@ -190,6 +195,13 @@ def _text(document: dict[str, Any], key: str) -> str:
     value = document.get(key, "")
     if not isinstance(value, str):
         raise ValueError(f"{key} is not text")
+    return value
+
+
+def _version(document: dict[str, Any], key: str) -> str:
+    value = _text(document, key)
+    if not re.fullmatch(r"(\d+(\.\d+)*)?", value):
+        raise ValueError(f"{key} is no version")
     return value
 
 

@@ -15,7 +15,9 @@ from mirror.core import inventory as inventories
 from mirror.core.artifact import Artifact
 from mirror.core.index import Entry, Index
 from mirror.core.inventory import MAX_SUMMARY, CondaPackage, Gpu, Inventory, parse, summary
+from mirror.core.progress import Quiet
 from mirror.errors import UsageError
+from mirror.project import open_project
 from mirror.store.generations import Root
 
 GPUS = tuple(
@@ -48,6 +50,28 @@ def test_an_inventory_reads_back_as_it_was_written() -> None:
     assert parse(json.dumps(SERVER.to_json()).encode(), "s.json") == SERVER
 
 
+def test_a_target_takes_driver_and_gpus_from_an_inventory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRROR_CACHE", str(tmp_path / "cache"))
+    manifest = tmp_path / "m.yaml"
+    for name, data in (
+        ("file", json.dumps(SERVER.to_json()).encode()),
+        ("photo", joined(summary(SERVER))),
+    ):
+        (tmp_path / name).write_bytes(data)
+        for more, driver, gpus in (
+            ("", "570.124.06", ("sm_90",)),
+            (", driver: '535.1', gpus: [sm_80]", "535.1", ("sm_80",)),
+        ):
+            text = f"name: t\nversion: '1'\ntarget: {{inventory: {name}{more}}}\n"
+            text += "wheels: {requirements: [torch]}\n"
+            manifest.write_text(text, encoding="utf-8")
+            target = open_project(manifest, Quiet()).context.target
+            assert (target.driver, target.gpus, target.glibc) == (driver, gpus, "2.35")
+            assert target.provided == SERVER.packages
+
+
 def test_what_is_not_known_is_not_written() -> None:
     bare = Inventory("3.11", "linux-x86_64", "2.35", ())
     assert set(bare.to_json()) == {"format", "python", "platform", "glibc", "packages"}
@@ -60,6 +84,8 @@ def test_what_is_not_known_is_not_written() -> None:
     ("key", "value"),
     [
         ("cpu", 1),
+        ("driver", "570; rm"),
+        ("cuda", 12),
         ("memory", "1"),
         ("memory", -1),
         ("free", True),
