@@ -22,6 +22,7 @@ from mirror.store.generations import Root
 
 #: Wheels and conda packages unpack to about this many times their size (measured: 2.5 to 4).
 _UNPACKED = 4
+_BLOCK = 4096
 _SPARE_BYTES = 64 * 10**6
 
 
@@ -94,7 +95,9 @@ def make_plan(
     _require_writable(root)
     new = {a.sha256: a for a in arriving if not root.blobs.has(a.sha256, a.size)}
     packages = total_size(index.of_kind("wheels") + index.of_kind("conda") + index.of_kind("tool"))
-    space = total_size(list(new.values())) + _UNPACKED * packages + _SPARE_BYTES
+    # A file fills up its last block, and the link to it in a cache of the Hub takes one too.
+    blocks = _BLOCK * 2 * len(index.artifacts)
+    space = total_size(list(new.values())) + _UNPACKED * packages + blocks + _SPARE_BYTES
     free = machine.free_bytes(root.path)
     if free < space:
         raise MachineError(

@@ -1,9 +1,9 @@
 """Conda packages on the server: linked into the generation's environment, without conda.
 
-Each package is compared with its hash, unpacked beside the environment, and judged as it lies
-there; then all are linked from there. rattler opens no connection, runs no script of a package, and
-is trusted neither to compare a hash nor to look at a path, nor to survive what it is given: it
-works in processes of its own.
+Each package is unpacked beside the environment, its hash taken in the same pass and compared, and
+judged as it lies there; then all are linked from there. rattler opens no connection, runs no script
+of a package, and is trusted neither to look at a path nor to survive what it is given: it works in
+processes of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,7 +81,7 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=".conda-", dir=generation.path))
     try:
         packages = _lay_out(artifacts, site, scratch)
-        _compare(artifacts, packages, site)
+        _compare(artifacts, site)
         _check_records(artifacts, site)
         contents = _unpack(packages, site, scratch)
         _fits(contents, site)
@@ -113,13 +112,10 @@ def _lay_out(artifacts: Sequence[Artifact], site: Site, scratch: Path) -> list[_
     return packages
 
 
-def _compare(artifacts: Sequence[Artifact], packages: Sequence[_Package], site: Site) -> None:
-    """Hash every file again: the last look before rattler reads it."""
-    elsewhere = {package.artifact.path: package.archive for package in packages}
-    places = [elsewhere.get(a.path, site.generation.path / a.path) for a in artifacts]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        found = list(pool.map(hash_file, places))
-    changed = [a for a, sha256 in zip(artifacts, found, strict=True) if sha256 != a.sha256]
+def _compare(artifacts: Sequence[Artifact], site: Site) -> None:
+    """Hash the channel's own files again. The packages are hashed in the pass that unpacks them."""
+    files = [artifact for artifact in artifacts if not is_package(artifact)]
+    changed = [a for a in files if hash_file(site.generation.path / a.path) != a.sha256]
     if changed:
         raise _changed(changed, site)
 
@@ -183,7 +179,9 @@ def _unpack(packages: Sequence[_Package], site: Site, scratch: Path) -> dict[str
     lines: list[str] = []
     for package, answer in zip(packages, answers, strict=True):
         file = package.artifact.text("file")
-        if isinstance(answer, workers.Refused):
+        if isinstance(answer, workers.Refused) and hash_file(package.archive) != package.sha256:
+            changed.append(package.artifact)
+        elif isinstance(answer, workers.Refused):
             problems.append(f"{file}: {answer.lines[0]}")
             problems += [f"  {line}" for line in answer.lines[1:]]
             lines += answer.lines
