@@ -91,6 +91,8 @@ def gpus(stack: Stack, asked: int | None, seen: int) -> Check:
     else:
         advice = "This torch is built without CUDA: bundle one that is built with it."
     if asked is not None and count < asked:
+        if count == seen:
+            advice = "nvidia-smi sees no more either: the stage host says what to do."
         return Check("torch's gpus", "fail", f"{asked} asked for; {evidence}", advice)
     if not count and seen:
         evidence += f"; nvidia-smi sees {seen}"
