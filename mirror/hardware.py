@@ -59,14 +59,15 @@ def gpus() -> tuple[str, str, tuple[Gpu, ...] | None]:
     Empty and None where there is no nvidia-smi, or where it fails. No variable hides a GPU here:
     the inventory is of the machine, not of a job on it.
     """
-    listed = _ask(f"--query-gpu={','.join((*_QUERY, 'compute_cap'))}", "--format=csv,noheader")
+    plain = f"--query-gpu={','.join(_QUERY)}"
+    listed = nvidia_smi(f"{plain},compute_cap", "--format=csv,noheader")
     if listed is None:  # drivers before 2022 do not know of compute_cap
-        listed = _ask(f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader")
+        listed = nvidia_smi(plain, "--format=csv,noheader")
     if listed is None:
         return "", "", None
     driver, found = parse_gpus(listed)
     # Newer drivers name two of them: the one of the driver's user-mode part is what counts.
-    cuda = re.search(r"CUDA (?:UMD )?Version *: *(\d+\.\d+)", _ask() or "")
+    cuda = re.search(r"CUDA (?:UMD )?Version *: *(\d+\.\d+)", nvidia_smi() or "")
     return driver, cuda[1] if cuda else "", found
 
 
@@ -85,8 +86,8 @@ def parse_gpus(text: str) -> tuple[str, tuple[Gpu, ...]]:
     return driver, tuple(found)
 
 
-def _ask(*arguments: str) -> str | None:
-    """What nvidia-smi says; None when it is not here or fails."""
+def nvidia_smi(*arguments: str) -> str | None:
+    """What the program of this name says; None when it is not here or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from mirror import machine
 from mirror.core.artifact import Artifact
 from mirror.core.paths import shown
 from mirror.core.text import counted, human_size
+from mirror.ecosystems.source import locate
 from mirror.errors import MachineError
 from mirror.fetch import beside
 from mirror.fetch.http import Request
@@ -26,18 +28,14 @@ class Supply:
 
 def find(project: Project, artifacts: Collection[Artifact]) -> Supply:
     """Where each of these is. What can only be built from its source again, is."""
-    blobs = project.context.blobs
-    supply = Supply({a.sha256: blobs.path(a.sha256) for a in artifacts})
+    context = project.context
+    supply = Supply({a.sha256: context.blobs.path(a.sha256) for a in artifacts})
     for kind, source, section in project.sections():
-        missing = [a for a in artifacts if a.kind == kind and not blobs.has(a.sha256, a.size)]
-        if not missing:
-            continue
-        asked = source.requests(missing, section, project.context)
-        for artifact, request in zip(missing, asked, strict=True):
-            if isinstance(request, Path):
-                supply.places[artifact.sha256] = request
-            else:
-                supply.downloads.append(request)
+        ask = partial(source.requests, section=section, context=context)
+        own = [a for a in artifacts if a.kind == kind]
+        places, downloads = locate(own, context.blobs, ask)
+        supply.places.update(places)
+        supply.downloads.extend(downloads)
     return supply
 
 

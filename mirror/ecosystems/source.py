@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,6 +77,26 @@ class Source(Protocol):
         `context.blobs` holds the bytes of all artifacts that are no local files.
         Raises ResolutionError that names what is missing and who asks for it.
         """
+
+
+def locate(
+    artifacts: Collection[Artifact],
+    blobs: Blobs,
+    ask: Callable[[list[Artifact]], Sequence[Request | Path]],
+) -> tuple[dict[str, Path], list[Request]]:
+    """sha256 -> the file that has, or will have, these bytes; and what has to be fetched for it.
+
+    ask: where those are that are not in the store, as a source's `requests` says it.
+    """
+    places = {a.sha256: blobs.path(a.sha256) for a in artifacts}
+    missing = [a for a in artifacts if not blobs.has(a.sha256, a.size)]
+    downloads: list[Request] = []
+    for artifact, place in zip(missing, ask(missing) if missing else (), strict=True):
+        if isinstance(place, Path):
+            places[artifact.sha256] = place
+        else:
+            downloads.append(place)
+    return places, downloads
 
 
 class LocalHashes:

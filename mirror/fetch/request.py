@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,3 +73,9 @@ class Patience:
             return None
         pause: float = self.first * 2 ** (failures - 1)
         return min(max(pause, asked or 0.0), self.longest)
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """The header of HTTP's Basic scheme."""
+    pair = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+    return {"Authorization": f"Basic {pair}"}

@@ -7,12 +7,11 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror import machine
+from mirror import hardware, machine
 from mirror.core.text import counted, human_size
 from mirror.verify.report import Check
 from mirror.verify.subject import Subject
@@ -49,22 +48,10 @@ def check(subject: Subject, gpus: Sequence[Gpu] | None) -> list[Check]:
 
 def visible_gpus() -> list[Gpu] | None:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves; None when nvidia-smi is not here or fails."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    said = hardware.nvidia_smi(f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits")
+    if said is None:
         return None
-    try:
-        done = subprocess.run(
-            [program, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=60,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return chosen(parse(done.stdout), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return chosen(parse(said), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def parse(text: str) -> list[Gpu]:

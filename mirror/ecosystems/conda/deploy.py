@@ -24,7 +24,7 @@ from mirror.ecosystems.conda.archives import Contents
 from mirror.ecosystems.conda.linking import unpacked, workers
 from mirror.ecosystems.conda.linking.remarks import remarks
 from mirror.ecosystems.conda.linking.scripts import Runner, in_order
-from mirror.ecosystems.conda.records import REPODATA, is_package, record, site_packages
+from mirror.ecosystems.conda.records import REPODATA, is_package, record, site_packages, stem
 from mirror.ecosystems.conda.records import brings_python as brings_python
 from mirror.ecosystems.deploy import Site
 from mirror.errors import BundleError, MachineError, MirrorError
@@ -105,9 +105,8 @@ def _lay_out(artifacts: Sequence[Artifact], site: Site, scratch: Path) -> list[_
         target = site.generation.path / artifact.path
         if is_package(artifact):
             target = scratch / artifact.path
-            known = record(artifact)
-            name = f"{known.get('name')}-{known.get('version')}-{known.get('build')}"
-            packages.append(_Package(artifact, target, scratch / "cache" / Path(name).name))
+            folder = scratch / "cache" / Path(stem(artifact)).name
+            packages.append(_Package(artifact, target, folder))
         place(site.blobs.path(artifact.sha256), target)
     return packages
 

@@ -22,6 +22,12 @@ def record(package: Artifact) -> Mapping[str, Json]:
     return found if isinstance(found, Mapping) else {}
 
 
+def stem(package: Artifact) -> str:
+    """NAME-VERSION-BUILD: what conda calls a package's record and its unpacked folder."""
+    known = record(package)
+    return f"{known.get('name')}-{known.get('version')}-{known.get('build')}"
+
+
 def brings_python(artifacts: Iterable[Artifact]) -> bool:
     """Whether these conda packages put a Python into the environment."""
     return any(record(artifact).get("name") == "python" for artifact in artifacts)

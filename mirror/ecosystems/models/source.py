@@ -11,9 +11,11 @@ holds (not LFS), and the facts of its snapshot (license, gated, ...).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from mirror.core.artifact import Artifact
@@ -29,7 +31,7 @@ from mirror.ecosystems.models import bundled, repository
 from mirror.ecosystems.models.origins import cache, folder, hub, packaged
 from mirror.ecosystems.models.policy import completeness, pickle_files, pickles, selection
 from mirror.ecosystems.models.repository import Carried, File, Item, Origin, Snapshot
-from mirror.ecosystems.source import Context
+from mirror.ecosystems.source import Context, locate
 from mirror.errors import MirrorError, UsageError, together
 from mirror.fetch.http import Request
 
@@ -74,8 +76,9 @@ class Repositories:
         """
         found: dict[str, Request | Path] = {}
         failures: list[MirrorError] = []
+        groups = _grouped(artifacts)
         for item in _items(section):
-            own = [a for a in artifacts if _is_of(a, item)]
+            own = groups[_key(item)]
             try:
                 places = _origin(item).requests(self.kind, own, item, context) if own else []
                 found |= {a.path: place for a, place in zip(own, places, strict=True)}
@@ -110,9 +113,8 @@ class Repositories:
             if pickle_files.is_pickle(a.text("file")) or completeness.reads(a.text("file"))
         ]
         places = self._have(wanted, section, context)
-        carried = [
-            Carried(item, tuple(a for a in artifacts if _is_of(a, item)), places) for item in items
-        ]
+        groups = _grouped(artifacts)
+        carried = [Carried(item, tuple(groups[_key(item)]), places) for item in items]
         failures: list[MirrorError] = []
         judged: list[Artifact] = []
         try:
@@ -131,16 +133,10 @@ class Repositories:
         self, artifacts: Sequence[Artifact], section: Sequence[RepositoryItem], context: Context
     ) -> dict[str, Path]:
         """Path in the bundle -> where the bytes are on this machine, fetched if they were not."""
-        places = {a.path: context.blobs.path(a.sha256) for a in artifacts}
-        missing = [a for a in artifacts if not context.blobs.has(a.sha256, a.size)]
-        wanted: list[Request] = []
-        for a, place in zip(missing, self.requests(missing, section, context), strict=True):
-            if isinstance(place, Path):
-                places[a.path] = place
-            else:
-                wanted.append(place)
-        context.fetcher.fetch(wanted, f"reading {self.kind}:")
-        return places
+        ask = partial(self.requests, section=section, context=context)
+        places, downloads = locate(artifacts, context.blobs, ask)
+        context.fetcher.fetch(downloads, f"reading {self.kind}:")
+        return {artifact.path: places[artifact.sha256] for artifact in artifacts}
 
     def _snapshots(self, items: Sequence[Item], context: Context, tell: Progress) -> list[Snapshot]:
         """What is chosen of each repository, each with a commit; a Hub is asked in parallel.
@@ -150,17 +146,19 @@ class Repositories:
         """
         pool = ThreadPoolExecutor(_AT_ONCE)
         try:
-            asked: list[Future[Snapshot] | None] = [
-                pool.submit(self._snapshot, item, context)
-                if isinstance(item, HubRepository)
-                else None
-                for item in items
+            asks = [
+                partial(_origin(item).snapshot, self.kind, item, commit, context)
+                for item, commit in zip(items, self._locked(items, context), strict=True)
+            ]
+            futures = [
+                pool.submit(ask) if isinstance(item, HubRepository) else None
+                for item, ask in zip(items, asks, strict=True)
             ]
             found: list[Snapshot] = []
             failures: list[MirrorError] = []
-            for item, future in zip(items, asked, strict=True):
+            for item, ask, future in zip(items, asks, futures, strict=True):
                 try:
-                    whole = future.result() if future else self._snapshot(item, context)
+                    whole = future.result() if future else ask()
                     chosen = selection.choose(self.kind, item, whole.files)
                     for remark in chosen.remarks:
                         tell.step(f"{repository.label(item)}: {remark}")
@@ -180,13 +178,10 @@ class Repositories:
             raise together(failures)
         return found
 
-    def _snapshot(self, item: Item, context: Context) -> Snapshot:
-        return _origin(item).snapshot(self.kind, item, self._locked(item, context), context)
-
-    def _locked(self, item: Item, context: Context) -> str:
-        """The commit that the previous lock has for it, empty where there is none."""
-        kept = (a for a in context.kept if a.kind == self.kind and _is_of(a, item))
-        return next((a.text("commit") for a in kept), "")
+    def _locked(self, items: Sequence[Item], context: Context) -> list[str]:
+        """The commit that the previous lock has for each, empty where there is none."""
+        kept = _grouped(a for a in context.kept if a.kind == self.kind)
+        return [next((a.text("commit") for a in kept[_key(item)]), "") for item in items]
 
     def _small_files(
         self, items: Sequence[Item], snapshots: Sequence[Snapshot], context: Context
@@ -244,8 +239,16 @@ def _ambiguous(group: Sequence[Item]) -> str | None:
     return None
 
 
-def _is_of(artifact: Artifact, item: Item) -> bool:
-    return (artifact.text("repo"), artifact.text("revision")) == (item.id, item.revision)
+def _key(item: Item) -> tuple[str, str]:
+    return item.id, item.revision
+
+
+def _grouped(artifacts: Iterable[Artifact]) -> defaultdict[tuple[str, str], list[Artifact]]:
+    """The artifacts of each item, in their order, by the item's key."""
+    groups: defaultdict[tuple[str, str], list[Artifact]] = defaultdict(list)
+    for artifact in artifacts:
+        groups[artifact.text("repo"), artifact.text("revision")].append(artifact)
+    return groups
 
 
 def _origin(item: Item) -> Origin:

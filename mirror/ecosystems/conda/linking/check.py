@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mirror.core.artifact import Artifact, Json
 from mirror.core.paths import shown
-from mirror.ecosystems.conda.records import is_package, record
+from mirror.ecosystems.conda.records import is_package, stem
 from mirror.store.blobs import hash_file
 
 
@@ -22,30 +22,25 @@ def problems(prefix: Path, artifacts: Sequence[Artifact]) -> list[str]:
     """
     packages = [artifact for artifact in artifacts if is_package(artifact)]
     scripts = any(artifact.origin.get("link_scripts") is True for artifact in packages)
-    expected = {f"{_stem(artifact)}.json": artifact for artifact in packages}
+    expected = {f"{stem(artifact)}.json": artifact for artifact in packages}
     there = {path.name: path for path in (prefix / "conda-meta").glob("*.json")}
-    found = [f"{_stem(a)} is not installed" for name, a in expected.items() if name not in there]
+    found = [f"{stem(a)} is not installed" for name, a in expected.items() if name not in there]
     found += [
         f"{shown(name.removesuffix('.json'))} was installed by somebody else"
         for name in sorted(there.keys() - expected.keys())
     ]
     listed: list[tuple[str, Mapping[str, Json]]] = []
     for name in sorted(there.keys() & expected.keys()):
-        stem = _stem(expected[name])
+        package = stem(expected[name])
         files = _files(there[name], expected[name].sha256)
         if files is None:
-            found.append(f"{stem}: {there[name]} is not what was written there")
-        listed += [(stem, file) for file in files or ()]
+            found.append(f"{package}: {there[name]} is not what was written there")
+        listed += [(package, file) for file in files or ()]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         wrong = pool.map(lambda item: _problem(prefix, item[1], scripts), listed)
         named = zip(listed, wrong, strict=True)
-        found += [f"{stem}: {what}" for (stem, _), what in named if what]
+        found += [f"{package}: {what}" for (package, _), what in named if what]
     return found
-
-
-def _stem(package: Artifact) -> str:
-    known = record(package)
-    return f"{known.get('name')}-{known.get('version')}-{known.get('build')}"
 
 
 def _files(file: Path, sha256: str) -> list[Mapping[str, Json]] | None:

@@ -13,6 +13,7 @@ from urllib.request import url2pathname
 from mirror.core.requirements.values import Line, Mistake
 from mirror.ecosystems.conda.records import REPODATA
 from mirror.ecosystems.conda.solving import credentials
+from mirror.fetch.request import basic
 
 _PATH = re.compile(r"\.{0,2}[/\\]|\.{1,2}$|~|[A-Za-z]:[/\\]|.*[/\\]$")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9._-]+)*")
@@ -141,7 +142,7 @@ def _parse(text: str, beside: Path) -> Channel:
         raise ValueError(f"{scheme}://{host}: channels are folders, http(s) URLs or names")
     headers = {}
     if url.username is not None:
-        headers = credentials.basic(unquote(url.username), unquote(url.password or ""))
+        headers = basic(unquote(url.username), unquote(url.password or ""))
     path = _TOKEN.sub("", url.path, count=1)
     location = urlunsplit((scheme, host, path, "", ""))
     address = urlunsplit((scheme, host, url.path.rstrip("/") + "/", "", ""))

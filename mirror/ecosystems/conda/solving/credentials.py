@@ -6,13 +6,14 @@ Two places, looked at in this order: the file of rattler's and pixi's `auth logi
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from mirror.fetch.request import basic
 
 
 class Token(str):
@@ -32,12 +33,6 @@ def of(url: str) -> Mapping[str, str] | Token | None:
             return found
     login = get_netrc_auth(url)
     return basic(*login) if login else None
-
-
-def basic(user: str, password: str) -> dict[str, str]:
-    """The header of HTTP's Basic scheme."""
-    secret = base64.b64encode(f"{user}:{password}".encode())
-    return {"Authorization": f"Basic {secret.decode('ascii')}"}
 
 
 def _table() -> Mapping[str, Any]:

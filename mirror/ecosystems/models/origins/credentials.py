@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 from dataclasses import dataclass, field
 
 from mirror.errors import UsageError
+from mirror.fetch.request import basic
 
 #: The client's variables, the first that is set before the others and before its file.
 _VARIABLES = ("HF_OIDC_RESOURCE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -62,5 +62,4 @@ def _login(endpoint: str) -> Credentials:
     user, password = found
     if password.startswith("hf_"):  # the Hub takes its own tokens as such only
         return Credentials(f"Bearer {password}", "netrc", "the token of netrc")
-    pair = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
-    return Credentials(f"Basic {pair}", "netrc", "the login of netrc")
+    return Credentials(basic(user, password)["Authorization"], "netrc", "the login of netrc")
