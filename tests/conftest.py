@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest import Config
+import pytest
 
 
-def pytest_make_parametrize_id(config: Config, val: object, argname: str) -> str | None:
-    """Name bytes by their length: what compresses writes the hour, and workers must agree on names."""
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Name bytes by their length: compressed ones hold the hour, and workers must agree."""
     return f"{argname}-{len(val)}-bytes" if isinstance(val, bytes) else None
