@@ -1,4 +1,4 @@
-"""Start one training run, watch over it, and leave no process of it behind.
+"""Start the trainer on one process or many, watch over it, and leave no process of it behind.
 
 More than one process is started through accelerate, the way its users do, but with everything
 stated: a user's own accelerate configuration, a busy port, a foreign interpreter or a scheduler's
@@ -12,62 +12,46 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mirror.verify import child, processes, ranks
-from mirror.verify.ranks import Phase, Rank
+from mirror.core.artifact import Json
+from mirror.verify import child, processes, ranks, watch
+from mirror.verify.watch import Limits
 
-#: Seconds between two looks at the ranks.
-_PULSE = 0.05
-#: Seconds that stacks are waited for after they were asked for.
-_DUMP = 2.0
+__all__ = ["Job", "Limits", "Outcome", "command", "environ", "launch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training run.
+    """One run of the trainer.
 
     python: the environment's interpreter. folder: fresh, for all that the run leaves.
     processes: how many ranks. gpu: whether on GPUs, one each.
-    model: a bundled model's folder, or None for the trainer's own.
-    environ: the children's variables.
+    arguments: the trainer's command and its options; it is told the folder besides.
+    environ: the children's variables. steps: how many the progress counts.
+    precision: "no" (float32), "bf16" or "fp16".
     """
 
     python: Path
     folder: Path
     processes: int
     gpu: bool
-    steps: int
-    batch: int
-    precision: str
-    model: Path | None
-    environ: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long no rank may move on, in seconds.
-
-    start: until every rank has imported torch and met the others. stall: from then on; less than
-    the trainer's own time-out (120), so that the watchdog names the culprit before everybody else
-    gives up.
-    """
-
-    start: float = 300.0
-    stall: float = 90.0
+    arguments: tuple[str, ...]
+    environ: Mapping[str, str] = field(hash=False)
+    steps: int = 0
+    precision: str = "no"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run: every rank's report, or the problems."""
+    """What came of a run: every rank's own result, as its JSON is, or the problems."""
 
-    ranks: tuple[Rank, ...]
+    results: tuple[Mapping[str, Json], ...]
     problems: tuple[str, ...]
     seconds: float
 
@@ -93,7 +77,12 @@ def launch(
             start_new_session=True,
         )
         try:
-            hang = _watch(job, launcher, limits or Limits(), stepped)
+            hang = watch.watch(
+                launcher.poll,
+                watch.Group(job.folder, job.processes, job.steps),
+                limits or Limits(),
+                stepped,
+            )
         finally:
             processes.end(before, launcher)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -106,12 +95,10 @@ def launch(
 
 def command(job: Job) -> list[str]:
     """The command line: the trainer itself for one process, else through accelerate."""
-    training = [child.trainer(), "train", "--out", str(job.folder)]
-    training += ["--steps", str(job.steps), "--batch", str(job.batch)]
-    training += ["--precision", job.precision]
-    training += ["--model", str(job.model)] if job.model else []
+    first, *options = job.arguments
+    trainer = [child.trainer(), first, "--out", str(job.folder), *options]
     if job.processes == 1:
-        return [str(job.python), *training]
+        return [str(job.python), *trainer]
     config = job.folder / "accelerate.json"
     config.write_text(
         json.dumps(
@@ -133,7 +120,7 @@ def command(job: Job) -> list[str]:
         *("--dynamo_backend", "no", "--main_process_port", str(_free_port())),
         *("--num_cpu_threads_per_process", str(_threads(job.processes))),
         *("--log_dir", str(job.folder / "log"), "--tee", "3"),
-        *training,
+        *trainer,
     ]
 
 
@@ -166,69 +153,9 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _watch(
-    job: Job,
-    launcher: subprocess.Popen[bytes],
-    limits: Limits,
-    stepped: Callable[[int], None],
-) -> tuple[str, ...]:
-    """Wait until the launcher ends; returns who hangs, when no rank moves on for too long."""
-    seen: list[Phase | None] = []
-    moved = time.monotonic()
-    while launcher.poll() is None:
-        phases = [ranks.read_phase(job.folder, rank) for rank in range(job.processes)]
-        now = time.monotonic()
-        if phases != seen:
-            seen, moved = phases, now
-            stepped(min(_step(phase, job.steps) for phase in phases))
-        started = all(phase and phase.order > (ranks.PHASES.index("init"), 0) for phase in phases)
-        limit = limits.stall if started else limits.start
-        if now - moved > limit:
-            return tuple(_blame(job, phases, limit))
-        time.sleep(_PULSE)
-    return ()
-
-
-def _step(phase: Phase | None, steps: int) -> int:
-    """How many steps a rank in this phase has done."""
-    if phase is None or phase.order < (ranks.PHASES.index("step"), 0):
-        return 0
-    return phase.step if phase.step is not None else steps
-
-
-def _blame(job: Job, phases: list[Phase | None], limit: float) -> list[str]:
-    """Who keeps the others waiting: a stopped rank, else the one that came least far."""
-    ours = processes.descendants()
-    alive = {n: phase.pid for n, phase in enumerate(phases) if phase and phase.pid in ours}
-    stopped = {n: pid for n, pid in alive.items() if processes.is_stopped(pid)}
-    orders = [phase.order if phase else (-1, 0) for phase in phases]
-    behind = [n for n, order in enumerate(orders) if order == min(orders)]
-    problems = [f"no rank has moved on for {limit:.0f} s"]
-    if stopped:
-        problems += [f"rank {n} hangs: its process {p} is stopped" for n, p in stopped.items()]
-    elif len(behind) < job.processes:
-        problems += [f"rank {n} hangs in phase {phases[n] or 'not started'}" for n in behind]
-    else:
-        problems.append(f"all ranks stand in phase {phases[0] or 'not started'}")
-    for pid in alive.values():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)  # the trainer answers with its stacks
-    time.sleep(_DUMP)
-    for rank, phase in enumerate(phases):
-        where = _innermost(ranks.log_tail(job.folder, rank, 200)) or "it did not answer"
-        problems.append(f"rank {rank}, phase {phase or 'not started'}: {where}")
-    return problems
-
-
-def _innermost(log: list[str]) -> str:
-    """The innermost frame of the main thread, from faulthandler's last dump in a log."""
-    heads = [n for n, line in enumerate(log) if line.startswith("Current thread")]
-    return log[heads[-1] + 1].strip() if heads and heads[-1] + 1 < len(log) else ""
-
-
 def _collect(job: Job, code: int, seconds: float) -> Outcome:
     """Read what the ranks left; whoever left nothing is named, with the end of its log."""
-    found: list[Rank] = []
+    found: list[Mapping[str, Json]] = []
     problems: list[str] = []
     codes = _rank_codes(job.folder / "launch.log") if job.processes > 1 else {0: code}
     for rank in range(job.processes):
@@ -254,13 +181,13 @@ def _collect(job: Job, code: int, seconds: float) -> Outcome:
     return Outcome(tuple(found), tuple(problems), seconds)
 
 
-def _strays(job: Job, found: list[Rank]) -> list[str]:
+def _strays(job: Job, found: list[Mapping[str, Json]]) -> list[str]:
     """Processes that did not form one group of the size asked for; `found` has one a process."""
     return [
-        f"process {number} ran in a world of {rank.world_size} as its rank {rank.rank};"
+        f"process {number} ran in a world of {result['world_size']} as its rank {result['rank']};"
         f" it was started as rank {number} of {job.processes}"
-        for number, rank in enumerate(found)
-        if (rank.rank, rank.world_size) != (number, job.processes)
+        for number, result in enumerate(found)
+        if (result["rank"], result["world_size"]) != (number, job.processes)
     ]
 
 

@@ -123,12 +123,18 @@ def read_phase(folder: Path, rank: int) -> Phase | None:
         return None
 
 
-def read_result(folder: Path, rank: int) -> Rank | None:
+def read_result(folder: Path, rank: int) -> dict[str, Json] | None:
     """The rank's result, None when it left none. Raises ValueError when it is malformed."""
     try:
-        return Rank.from_json(json.loads((folder / f"rank-{rank}.json").read_bytes()))
+        table = json.loads((folder / f"rank-{rank}.json").read_bytes())
     except FileNotFoundError:
         return None
+    if not isinstance(table, dict):
+        raise ValueError("it is no table")
+    for key in ("rank", "world_size"):
+        if type(table.get(key)) is not int:
+            raise ValueError(f"it lacks {key!r}")
+    return table
 
 
 def log_tail(folder: Path, rank: int, count: int = TAIL) -> list[str]:

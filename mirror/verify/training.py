@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirror.core.text import human_size, human_time
 from mirror.verify import child
-from mirror.verify.launch import Job, Limits, Outcome, launch
+from mirror.verify.launch import Job, Limits, launch
+from mirror.verify.ranks import Rank
 from mirror.verify.report import Check, Training
 from mirror.verify.subject import Subject
 
@@ -45,10 +46,9 @@ def single(
     subject: Subject, python: Path, plan: Plan, limits: Limits | None = None
 ) -> tuple[list[Check], Training | None]:
     """One process on one GPU, or on the CPU."""
-    outcome = _run(subject, python, plan, 1, limits)
-    if outcome.problems:
-        return _failed(outcome), None
-    training = Training(outcome.ranks, outcome.seconds)
+    training, problems = _run(subject, python, plan, 1, limits)
+    if training is None:
+        return _failed(problems), None
     checks = judge(training, 1, plan, subject.steps)
     if plan.precision != subject.precision:
         asked = subject.precision
@@ -60,10 +60,9 @@ def multi(
     subject: Subject, python: Path, plan: Plan, single: Training, limits: Limits | None = None
 ) -> tuple[list[Check], Training | None]:
     """Many processes through accelerate, held against the single one."""
-    outcome = _run(subject, python, plan, plan.processes, limits)
-    if outcome.problems:
-        return _failed(outcome), None
-    training = Training(outcome.ranks, outcome.seconds)
+    training, problems = _run(subject, python, plan, plan.processes, limits)
+    if training is None:
+        return _failed(problems), None
     return judge(training, plan.processes, plan, subject.steps, against=single), training
 
 
@@ -79,17 +78,20 @@ def judge(
 
 def _run(
     subject: Subject, python: Path, plan: Plan, processes: int, limits: Limits | None
-) -> Outcome:
+) -> tuple[Training | None, Sequence[str]]:
     name = "single" if processes == 1 else "multi"
     job = Job(
         python=python,
         folder=subject.work / name,
         processes=processes,
         gpu=plan.gpu,
+        arguments=(
+            *("train", "--steps", str(subject.steps), "--batch", str(plan.batch)),
+            *("--precision", plan.precision),
+            *(("--model", str(subject.model)) if subject.model else ()),
+        ),
         steps=subject.steps,
-        batch=plan.batch,
         precision=plan.precision,
-        model=subject.model,
         environ=child.variables(subject.generation),
     )
     label = "one process" if processes == 1 else f"{processes} processes"
@@ -101,12 +103,19 @@ def _run(
             advance(step - done)
             done = step
 
-        return launch(job, limits=limits, stepped=stepped)
+        outcome = launch(job, limits=limits, stepped=stepped)
+    if outcome.problems:
+        return None, outcome.problems
+    try:
+        found = tuple(Rank.from_json(result) for result in outcome.results)
+    except ValueError as error:
+        return None, [f"a rank's result is malformed: {error}"]
+    return Training(found, outcome.seconds), []
 
 
-def _failed(outcome: Outcome) -> list[Check]:
+def _failed(problems: Sequence[str]) -> list[Check]:
     advice = "The ranks' whole logs are in the report's folder."
-    return [Check("run", "fail", "\n".join(outcome.problems), advice)]
+    return [Check("run", "fail", "\n".join(problems), advice)]
 
 
 def _own(training: Training, world: int, plan: Plan, steps: int) -> Iterator[Check]:

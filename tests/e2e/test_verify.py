@@ -327,10 +327,8 @@ def job(folder: Path, *, gpu: bool = False, steps: int = 100_000) -> Job:
         folder=folder / "job",
         processes=2,
         gpu=gpu,
+        arguments=("train", "--steps", str(steps), "--batch", "24"),
         steps=steps,
-        batch=24,
-        precision="no",
-        model=None,
         environ=dict(os.environ),
     )
 
