@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from trainer import loading
 from trainer.offline import refuse_sockets
 from trainer.results import write_json
 
-#: name, verdict ("pass", "fail", "skip"), evidence.
+#: name, verdict ("pass", "warn", "fail", "skip"), evidence.
 Found = tuple[str, str, str]
 #: What is looked at, by kind of repository.
 LOOKS = {
-    "models": ("files", "config", "weights", "tokenizer", "by id"),
+    "models": ("files", "config", "weights", "tokenizer", "by id", "transformers"),
     "datasets": ("files",),
     "spaces": ("files",),
 }
@@ -63,6 +64,7 @@ def looked(
         "weights": lambda: _weights(folder, files),
         "tokenizer": lambda: _tokenizer(folder, files),
         "by id": lambda: _by_id(repo, revisions, folder, files),
+        "transformers": lambda: loading.look(folder, files),
     }
     try:
         for verdict, evidence in look[name]():

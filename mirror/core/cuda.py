@@ -187,7 +187,7 @@ def _gpus(target: Target, packages: Sequence[_Package]) -> _Found:
     built_for = _architectures(target, _dotted(torch.cuda), torch.version)
     if not built_for:
         yield _Finding(False, f"which GPUs torch {torch.version} has code for is {_unknown()}")
-    elif lacking := [gpu for gpu in target.gpus if not _runs(gpu, built_for)]:
+    elif lacking := [gpu for gpu in target.gpus if not runs(gpu, built_for)]:
         has = " ".join(f"sm_{number}" for number in built_for)
         yield _Finding(
             True,
@@ -273,7 +273,7 @@ def _way_out(target: Target) -> str:
     have = numbers(target.cuda)[:2]
     table = ARCHITECTURES.get(_table(target), {})
     driven = sorted(
-        (cuda for cuda in table if _driver_runs(target, cuda)),
+        (cuda for cuda in table if _driverruns(target, cuda)),
         key=lambda cuda: (not have or numbers(cuda) <= have, numbers(cuda)),
     )
     labels = [label(cuda) for cuda in driven if _all_run(target, table[cuda])]
@@ -290,7 +290,7 @@ def _way_out(target: Target) -> str:
     return " or ".join(ways) or f"no torch of this table ({DATE}) has code for all its GPUs"
 
 
-def _driver_runs(target: Target, cuda: str) -> bool:
+def _driverruns(target: Target, cuda: str) -> bool:
     major = numbers(cuda)[0]
     if target.driver:
         oldest = DRIVERS[_system(target)].get(major)
@@ -317,10 +317,10 @@ def _system(target: Target) -> str:
 
 
 def _all_run(target: Target, built_for: Sequence[int]) -> bool:
-    return all(_runs(gpu, built_for) for gpu in target.gpus)
+    return all(runs(gpu, built_for) for gpu in target.gpus)
 
 
-def _runs(gpu: str, built_for: Sequence[int]) -> bool:
+def runs(gpu: str, built_for: Sequence[int]) -> bool:
     """A cubin runs on GPUs of the same major and of the same or a higher minor."""
     wanted = _capability(gpu)
     return any(a // 10 == wanted // 10 and a <= wanted for a in built_for)

@@ -25,7 +25,7 @@ from mirror.errors import MachineError, UsageError
 from mirror.store import atomic
 from mirror.store.environment import write_launch
 from mirror.store.generations import Root
-from mirror.verify import environment, host, models, page, processes, store, training
+from mirror.verify import environment, host, models, page, processes, stack, store, training
 from mirror.verify.launch import Limits
 from mirror.verify.report import Check, Report, Stage, Training, document
 from mirror.verify.subject import Subject
@@ -87,7 +87,7 @@ class _Course:
         self.limits = limits
         self.stages: list[Stage] = []
         self.gpus: list[host.Gpu] = []
-        self.stack: environment.Stack | None = None
+        self.stack: stack.Stack | None = None
         self.plan: training.Plan | None = None
         self.single: Training | None = None
         self.multi: Training | None = None
@@ -126,7 +126,7 @@ class _Course:
         found, self.stack = environment.check(self.subject, self.subject.python)
         checks += found
         if self.stack:
-            checks.append(environment.gpus(self.stack, self.subject.gpus, len(self.gpus)))
+            checks.append(stack.gpus(self.stack, self.subject.gpus, len(self.gpus)))
         return checks
 
     def _models(self) -> Iterable[Check]:
@@ -202,7 +202,7 @@ def _fresh(folder: Path) -> Path:
 
 def _facts(subject: Subject, course: _Course) -> dict[str, str]:
     """The head of the report: which bundle, on which machine."""
-    stack = course.stack
+    torch = course.stack
     facts = {
         "bundle": f"{subject.index.name} {subject.index.version}",
         "digest": subject.index.digest,
@@ -210,8 +210,8 @@ def _facts(subject: Subject, course: _Course) -> dict[str, str]:
         "root": str(subject.root.path),
         "host": platform.node(),
         "driver": host.driver(course.gpus),
-        "torch": stack.torch if stack else "",
-        "accelerate": stack.accelerate if stack else "",
+        "torch": torch.torch if torch else "",
+        "accelerate": torch.accelerate if torch else "",
         "mirror": mirror.__version__,
     }
     return {name: value for name, value in facts.items() if value}

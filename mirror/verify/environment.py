@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from mirror.core.compat import canonical_name, same_version
@@ -13,7 +12,9 @@ from mirror.core.text import counted
 from mirror.ecosystems.conda.linking import check as linked
 from mirror.ecosystems.conda.records import is_package
 from mirror.verify import child
+from mirror.verify import stack as stacks
 from mirror.verify.report import Check
+from mirror.verify.stack import Stack
 from mirror.verify.subject import Subject
 
 _TIMEOUT = 300.0
@@ -21,21 +22,6 @@ _TIMEOUT = 300.0
 _AT_ONCE = 2
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _IMPORT = "import importlib, sys; importlib.import_module(sys.argv[1])"
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """What torch and accelerate in the environment say.
-
-    cuda: the version that torch was built for, empty for a CPU build. gpus: names of those it can
-    use. reason: why a torch built for CUDA can use none.
-    """
-
-    torch: str
-    accelerate: str
-    cuda: str
-    gpus: tuple[str, ...]
-    reason: str
 
 
 def check(subject: Subject, python: Path) -> tuple[list[Check], Stack | None]:
@@ -57,16 +43,10 @@ def check(subject: Subject, python: Path) -> tuple[list[Check], Stack | None]:
     if missing:
         evidence = f"{' and '.join(missing)} not in this environment"
         return [*checks, Check("torch", "skip", evidence, "Training cannot be tried.")], None
-    answer, reason = child.ask(
-        python, "torch", (), environ=environ, folder=work / "torch", timeout=_TIMEOUT
-    )
-    if answer is None:
+    stack, reason = stacks.ask(python, environ, work / "torch")
+    if stack is None:
         return [*checks, Check("torch", "fail", reason, "torch or accelerate is broken.")], None
-    names = tuple(device["name"] for device in answer["devices"])
-    stack = Stack(answer["torch"], answer["accelerate"], answer["cuda"], names, answer["reason"])
-    built = f"CUDA {stack.cuda}" if stack.cuda else "CPU only"
-    evidence = f"torch {stack.torch} ({built}), accelerate {stack.accelerate}"
-    return [*checks, Check("torch", "pass", evidence)], stack
+    return [*checks, *stacks.check(stack, packages, answer["python"])], stack
 
 
 def conda(subject: Subject) -> list[Check]:
@@ -78,26 +58,6 @@ def conda(subject: Subject) -> list[Check]:
         return [Check("conda", "fail", "\n".join(problems[:20]), "Install the bundle again.")]
     count = counted(sum(map(is_package, artifacts)), "package")
     return [Check("conda", "pass", f"{count} linked as locked, every file unchanged")]
-
-
-def gpus(stack: Stack, asked: int | None, seen: int) -> Check:
-    """Whether torch can use the GPUs: those asked for, else those that nvidia-smi sees."""
-    count = len(stack.gpus)
-    evidence = f"torch can use {counted(count, 'GPU')}"
-    evidence += f": {', '.join(stack.gpus)}" if count else ""
-    evidence += f" ({stack.reason})" if stack.reason and not count else ""
-    if stack.cuda:
-        advice = "Compare the driver (nvidia-smi) with the CUDA version that torch was built for."
-    else:
-        advice = "This torch is built without CUDA: bundle one that is built with it."
-    if asked is not None and count < asked:
-        if count == seen:
-            advice = "nvidia-smi sees no more either: the stage host says what to do."
-        return Check("torch's gpus", "fail", f"{asked} asked for; {evidence}", advice)
-    if not count and seen:
-        evidence += f"; nvidia-smi sees {seen}"
-        return Check("torch's gpus", "fail" if stack.cuda else "warn", evidence, advice)
-    return Check("torch's gpus", "pass" if count else "skip", evidence)
 
 
 def versions(subject: Subject, packages: Mapping[str, str]) -> Check:

@@ -81,21 +81,6 @@ def test_fewer_gpus_than_asked_for_fail_with_what_was_seen(
     assert checks["loopback"].verdict == "pass"
 
 
-def stack(cuda: str, gpus: int) -> environment.Stack:
-    return environment.Stack("2.11.0", "1.15.0", cuda, ("NVIDIA H200",) * gpus, "driver too old")
-
-
-def test_a_torch_that_cannot_use_the_gpus_that_are_there_is_no_pass() -> None:
-    assert environment.gpus(stack("13.0", 2), None, 2).verdict == "pass"
-    assert environment.gpus(stack("13.0", 0), None, 2).verdict == "fail"
-    assert environment.gpus(stack("", 0), None, 2).verdict == "warn"  # a build for the CPU
-    assert environment.gpus(stack("", 0), 1, 2).verdict == "fail"
-    assert "driver" in environment.gpus(stack("13.0", 1), 2, 2).advice
-    assert "host" in environment.gpus(stack("13.0", 1), 2, 1).advice, "torch is not to blame"
-    assert environment.gpus(stack("13.0", 0), None, 0).verdict == "skip"
-    assert "driver too old" in environment.gpus(stack("13.0", 0), None, 2).evidence
-
-
 @pytest.mark.parametrize(
     ("packages", "problems"),
     [
