@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,9 +65,13 @@ def test_the_same_again_is_done_in_a_second_and_changes_nothing(demo_bundle: Dem
     before = demo_bundle.bundle.stat()
     times = []
     for _ in range(3):
-        start = time.monotonic()
+        # Seconds of the processor: other tests that run at the same time don't count.
+        start = os.times()
         again = mirror_json("build", "manifests/demo.yaml", cwd=demo_bundle.folder)
-        times.append(time.monotonic() - start)
+        end = os.times()
+        times.append(
+            end.children_user + end.children_system - start.children_user - start.children_system
+        )
         assert again["digest"] == demo_bundle.digest
         assert again["changed"] is False
     after = demo_bundle.bundle.stat()

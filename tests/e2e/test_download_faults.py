@@ -170,7 +170,8 @@ LASTING: dict[str, tuple[list[Change], str]] = {
 
 @pytest.mark.parametrize("name", LASTING)
 def test_a_fault_that_lasts(project: Project, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "PATIENCE", Patience(5, 0.3, 0.3, 2, 0.01, 5))
+    stall = 0.3 if name in ("stalled", "dripping") else 5.0
+    monkeypatch.setattr(http, "PATIENCE", Patience(5, stall, stall, 2, 0.01, 5))
     changes, words = LASTING[name]
     for change in changes:
         project.hub.inject(change, path=f"*/{BIG}")

@@ -360,8 +360,8 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
 def test_a_rank_that_stands_still_is_named(tmp_path: Path) -> None:
     Saboteur(tmp_path / "job", 1, signal.SIGSTOP).start()
     with processes.nothing_left_behind():
-        outcome = launch(job(tmp_path), limits=Limits(stall=3))
-    assert outcome.problems[:1] == ("no rank has moved on for 3 s",)
+        outcome = launch(job(tmp_path), limits=Limits(stall=15))
+    assert outcome.problems[:1] == ("no rank has moved on for 15 s",)
     assert outcome.problems[1].startswith("rank 1 hangs: its process ")
     assert "graph.py" in outcome.problems[2]  # rank 0 waits in the backward pass
     assert not processes.descendants()
