@@ -35,6 +35,10 @@ def main() -> int:
         from trainer import train
 
         return train.main(arguments)
+    if command == "collectives":
+        from trainer import measure
+
+        return measure.main(arguments)
     if command == "packages":
         from trainer import packages
 

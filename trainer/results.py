@@ -18,13 +18,18 @@ def write_json(path: Path, value: Any) -> None:
 class Heartbeat:
     """Says which phase a rank is in, so that one that hangs can be named.
 
-    FOLDER/rank-N.phase holds {"phase", "step", "pid"}: step is the optimizer step in the phase
-    "step", else null.
+    FOLDER/rank-N.phase holds {"phase", "step", "pid"} and, where there is more to say, "detail".
+    step grows as the rank goes on within a phase and counts the same things on every rank: the
+    optimizer's steps in the phase "step", what is exchanged in the phase "collectives"; else null.
+    detail: what the rank is at, in words: "send 0->2 of 512 KiB".
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = folder / f"rank-{rank}.phase"
 
-    def __call__(self, phase: str, step: int | None = None) -> None:
+    def __call__(self, phase: str, step: int | None = None, detail: str = "") -> None:
         """Enter a phase."""
-        write_json(self._path, {"phase": phase, "step": step, "pid": os.getpid()})
+        said: dict[str, Any] = {"phase": phase, "step": step, "pid": os.getpid()}
+        if detail:
+            said["detail"] = detail
+        write_json(self._path, said)

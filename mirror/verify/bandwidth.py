@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mirror.core.artifact import Json
-from mirror.verify.ranks import Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +20,13 @@ class Bandwidth:
     pairs: Mapping[tuple[int, int], float] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, ranks: Iterable[Rank]) -> Bandwidth:
-        """What these ranks measured together; a row without a bandwidth says nothing of it."""
+    def of(cls, rows: Iterable[Mapping[str, Json]]) -> Bandwidth:
+        """What all ranks' rows say, as trainer/bench.py writes them; those without a bandwidth, or
+        of another shape, say nothing.
+        """
         collectives: dict[str, dict[int, float]] = {}
         pairs: dict[tuple[int, int], tuple[int, float]] = {}
-        for name, pair, size, speed in _rows(ranks):
+        for name, pair, size, speed in _read(rows):
             if pair is None:
                 # Each rank's row has the slowest rank's time: they say the same.
                 collectives.setdefault(name, {})[size] = speed
@@ -50,12 +51,13 @@ class Bandwidth:
         return min(self.pairs.items(), key=lambda item: item[1], default=None)
 
 
-def _rows(ranks: Iterable[Rank]) -> Iterator[tuple[str, tuple[int, int] | None, int, float]]:
-    for rank in ranks:
-        for row in rank.collectives:
-            speed, size, pair = row.get("bus_bandwidth"), row.get("bytes"), row.get("pair")
-            if isinstance(speed, (int, float)) and speed > 0 and isinstance(size, int):
-                yield str(row.get("name")), _pair(pair), size, float(speed)
+def _read(
+    rows: Iterable[Mapping[str, Json]],
+) -> Iterator[tuple[str, tuple[int, int] | None, int, float]]:
+    for row in rows:
+        speed, size = row.get("bus_bandwidth"), row.get("bytes")
+        if isinstance(speed, (int, float)) and speed > 0 and isinstance(size, int):
+            yield str(row.get("name")), _pair(row.get("pair")), size, float(speed)
 
 
 def _pair(value: Json) -> tuple[int, int] | None:

@@ -18,7 +18,6 @@ from mirror.core.artifact import Json
 from mirror.core.text import counted, human_size
 from mirror.errors import MachineError
 from mirror.store import atomic
-from mirror.verify.bandwidth import Bandwidth
 from mirror.verify.report import Check, Training
 
 FORMAT = 1
@@ -42,7 +41,7 @@ def of(single: Training, multi: Training | None, saved: str) -> Baseline:
     figures = {"one process": (single.ranks[0].tokens_per_second, "tokens/s")}
     if multi:
         figures["all processes"] = (first.tokens_per_second, "tokens/s")
-        bandwidth = Bandwidth.of(multi.ranks)
+        bandwidth = multi.bandwidth
         for name, (size, speed) in bandwidth.at_largest().items():
             figures[f"{name} of {human_size(size)}"] = (speed, "bytes/s")
         for (a, b), speed in bandwidth.pairs.items():

@@ -98,11 +98,12 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Where a rank said it was."""
+    """Where a rank said it was. detail: what it is at, in words: "send 0->2 of 512 KiB"."""
 
     name: str
     step: int | None
     pid: int
+    detail: str = ""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -111,6 +112,8 @@ class Phase:
         return known, self.step or 0
 
     def __str__(self) -> str:
+        if self.detail:
+            return f"{self.name}: {self.detail}"
         return self.name if self.step is None else f"{self.name} {self.step}"
 
 
@@ -118,7 +121,7 @@ def read_phase(folder: Path, rank: int) -> Phase | None:
     """The rank's last heartbeat, None before its first."""
     try:
         table = json.loads((folder / f"rank-{rank}.phase").read_bytes())
-        return Phase(table["phase"], table["step"], table["pid"])
+        return Phase(table["phase"], table["step"], table["pid"], table.get("detail", ""))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

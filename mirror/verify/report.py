@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from mirror.core.artifact import Json
 from mirror.core.paths import shown
 from mirror.core.text import counted, human_size, human_time
+from mirror.verify.bandwidth import Bandwidth
 from mirror.verify.ranks import Rank
 
 FORMAT = 1
@@ -70,6 +71,11 @@ class Training:
     def tolerance(self) -> float:
         """As the trainer states it for this precision."""
         return self.ranks[0].tolerance
+
+    @property
+    def bandwidth(self) -> Bandwidth:
+        """What the ranks' collectives measured."""
+        return Bandwidth.of(row for rank in self.ranks for row in rank.collectives)
 
     def largest_difference(self, other: Training) -> float:
         """Between the losses of two runs, step by step; infinite when they are of two lengths."""

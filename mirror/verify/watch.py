@@ -15,6 +15,8 @@ from mirror.verify.ranks import Phase
 
 #: Seconds between two looks at the ranks.
 _PULSE = 0.05
+#: What a rank's heartbeat says when what came to it was not what was sent (trainer/bench.py).
+WRONG = "values wrong"
 #: Seconds that stacks are waited for after they were asked for.
 _DUMP = 2.0
 
@@ -84,6 +86,9 @@ def _blame(group: Group, phases: list[Phase | None], limit: float) -> list[str]:
     problems = [f"no rank has moved on for {limit:.0f} s"]
     if stopped:
         problems += [f"rank {n} hangs: its process {p} is stopped" for n, p in stopped.items()]
+    elif wrong := [n for n, phase in enumerate(phases) if phase and WRONG in phase.detail]:
+        # Whoever did not take part goes on while the others wait, and has nothing that is right.
+        problems += [f"rank {n}, {phases[n]}" for n in wrong]
     elif len(behind) < group.processes:
         problems += [f"rank {n} hangs in phase {phases[n] or 'not started'}" for n in behind]
     else:

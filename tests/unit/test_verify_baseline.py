@@ -40,11 +40,11 @@ def measured(speed: float = 1.0) -> Training:
 
 
 def test_bandwidth_is_read_by_collective_size_and_pair() -> None:
-    found = Bandwidth.of(measured().ranks)
+    found = measured().bandwidth
     assert found.collectives == {"all_reduce": {8: 1e6, 2**28: 294e9}}
     assert found.pairs == {(0, 1): 150e9, (1, 0): 200e9}
     assert (found.all_reduce, found.slowest_pair()) == (294e9, ((0, 1), 150e9))
-    nothing = Bandwidth.of(group().ranks)
+    nothing = group().bandwidth
     assert (nothing.all_reduce, nothing.slowest_pair()) == (0, None)
 
 
@@ -57,7 +57,7 @@ def test_bandwidth_is_read_by_collective_size_and_pair() -> None:
     ],
 )
 def test_rows_of_another_shape_say_nothing(bad: dict[str, Any]) -> None:
-    assert Bandwidth.of([rank(0, collectives=(bad,))]) == Bandwidth()
+    assert Bandwidth.of([bad]) == Bandwidth()
 
 
 def kept(folder: Path, speed: float = 1.0) -> baseline.Baseline:
