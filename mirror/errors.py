@@ -9,6 +9,7 @@
     ├── TargetError          7  the bundle does not fit this machine
     ├── MachineError         8  the machine refuses: space, permission, busy
     ├── VerifyError          9  verification failed
+    ├── JobError             N  a script that `mirror run` launched failed: its own exit code
     └── Interrupted        130  Ctrl-C, SIGTERM or a closed terminal
 
 The number is the process's exit code. An error says what is wrong and where (`message`), names

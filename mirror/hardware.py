@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from mirror.core.inventory import Gpu
@@ -88,19 +90,47 @@ def parse_gpus(text: str) -> tuple[str, tuple[Gpu, ...]]:
 
 def nvidia_smi(*arguments: str) -> str | None:
     """What the program of this name says; None when it is not here or fails."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    said = answer("nvidia-smi", *arguments)
+    return said.out if said and said.code == 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a program printed, and its exit code: None when it had not ended in time."""
+
+    code: int | None
+    out: str
+    err: str = ""
+
+
+def answer(program: str, *arguments: str, limit: float = 60) -> Answer | None:
+    """Run a program of this machine for at most `limit` seconds; None when it does not start.
+
+    It speaks English, whatever the user's language is.
+    """
+    # Users other than root often lack the last two, and programs that serve them, too, are there.
+    folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
+    path = shutil.which(program, path=os.pathsep.join(folders))
+    if path is None:
         return None
     try:
-        done = subprocess.run(
-            [program, *arguments],
-            capture_output=True,
-            text=True,
+        process = subprocess.Popen(
+            [path, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
             encoding="utf-8",
             errors="replace",
-            timeout=60,
-            check=True,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, ValueError):  # ValueError: an argument with a zero byte
         return None
-    return done.stdout
+    try:
+        out, err = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        # One that hangs inside a driver cannot even be killed: nobody waits for it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1)
+        return Answer(None, "")
+    return Answer(process.returncode, out, err)

@@ -12,20 +12,20 @@ import itertools
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
 import mirror
+from mirror import logs
 from mirror.core.artifact import Json
-from mirror.core.paths import shown
 from mirror.core.progress import Progress
 from mirror.core.text import counted
 from mirror.errors import MachineError, UsageError
 from mirror.store import atomic
 from mirror.store.environment import write_launch
 from mirror.store.generations import Root
-from mirror.verify import environment, host, models, page, processes, stack, store, training
+from mirror.verify import baseline, host, page, processes, remedy
+from mirror.verify.course import Course
 from mirror.verify.launch import Limits
 from mirror.verify.report import Check, Report, Stage, Training, document
 from mirror.verify.subject import Subject
@@ -40,11 +40,14 @@ def verify(
     report_folder: Path | None,
     progress: Progress,
     limits: Limits | None = None,
+    climb: bool = False,
+    save_baseline: bool = False,
 ) -> Report:
     """Verify the current generation of `root`, and write the report.
 
     gpus: how many must be proved; None for all that are visible, and two CPU processes where there
-    are none. report_folder: None for a fresh one under the root's log.
+    are none. report_folder: None for a fresh one under the root's log. climb: measure every rung
+    of the NCCL ladder. save_baseline: keep this run's figures, for later runs to be held against.
     Raises UsageError for less than one GPU, MachineError when nothing is installed or the report
     cannot be written. What is found wrong is in the report, whose verdict is then "fail".
     """
@@ -53,12 +56,13 @@ def verify(
     started, begin = datetime.now(timezone.utc), time.monotonic()
     generation = root.current()
     index = generation.index()
-    name = f"verify-{generation.path.name}-{started:%Y%m%dT%H%M%SZ}"
-    folder = (report_folder or root.logs / name).absolute()
+    folder = report_folder or logs.fresh([root.logs], f"verify-{generation.path.name}")
+    folder = folder.absolute()
     subject = Subject(root, generation, index, gpus, _fresh(folder), progress)
     with processes.nothing_left_behind():
-        course = _Course(subject, limits or Limits())
+        course = Course(subject, limits or Limits(), climb=climb)
         course.run()
+    course.stages += _baseline(subject, course, started, save_baseline)
     report = Report(
         stages=tuple(course.stages),
         single=course.single,
@@ -68,117 +72,36 @@ def verify(
         started=started.isoformat(timespec="seconds"),
         seconds=time.monotonic() - begin,
         folder=folder,
+        rungs=course.settled.rungs if course.settled else (),
+        topology=course.topology,
     )
     _write(report)
-    if course.multi and course.verdict("multi") == "pass":
-        _record_launch(subject, report, course.multi)
+    if course.settled and course.multi and course.verdict("multi") in ("pass", "warn"):
+        _record_launch(subject, report, course.settled, course.multi)
     return report
 
 
-class _Skip(Exception):  # noqa: N818 -- no error: the reason why a stage is not run
-    """Raised in a stage that cannot be run."""
-
-
-class _Course:
-    """The stages in their order, and what each leaves to the later ones."""
-
-    def __init__(self, subject: Subject, limits: Limits) -> None:
-        self.subject = subject
-        self.limits = limits
-        self.stages: list[Stage] = []
-        self.gpus: list[host.Gpu] = []
-        self.stack: stack.Stack | None = None
-        self.plan: training.Plan | None = None
-        self.single: Training | None = None
-        self.multi: Training | None = None
-
-    def run(self) -> None:
-        """All stages."""
-        self._stage("store", self._store)
-        self._stage("host", self._host)
-        self._stage("environment", self._environment)
-        self._stage("models", self._models)
-        self._stage("single", self._train_single)
-        self._stage("multi", self._train_multi)
-
-    def verdict(self, stage: str, check: str | None = None) -> str:
-        """Of a stage that has been, or of one check in it; "skip" for a check that was not made."""
-        found = next(s for s in self.stages if s.name == stage)
-        if check is None:
-            return found.verdict
-        return next((c.verdict for c in found.checks if c.name == check), "skip")
-
-    def _store(self) -> Iterable[Check]:
-        return store.check(self.subject)
-
-    def _host(self) -> Iterable[Check]:
-        found = host.visible_gpus()
-        self.gpus = found or []
-        return host.check(self.subject, found)
-
-    def _environment(self) -> Iterable[Check]:
-        self._need("store")
-        checks = environment.conda(self.subject)
-        if self.subject.python is None:
-            if not checks:
-                raise _Skip("the bundle brought no environment")
-            return checks
-        found, self.stack = environment.check(self.subject, self.subject.python)
-        checks += found
-        if self.stack:
-            checks.append(stack.gpus(self.stack, self.subject.gpus, len(self.gpus)))
-        return checks
-
-    def _models(self) -> Iterable[Check]:
-        self._need("store")
-        if not self.subject.revisions and not self.subject.named_model:
-            raise _Skip("the bundle brought no models")
-        return models.check(self.subject, self.subject.python)
-
-    def _train_single(self) -> Iterable[Check]:
-        self._need("store")
-        self._need("host", "gpus")
-        self._need("models", models.NAMED)
-        if self.subject.python is None or self.stack is None:
-            reason = "there is no environment with a working torch and accelerate"
-            if self.subject.gpus is None:
-                raise _Skip(reason)
-            asked = counted(self.subject.gpus, "GPU")
-            return [Check("run", "fail", f"{asked} asked for, but {reason}")]
-        self._need("environment", "torch's gpus")
-        self.plan = training.plan(self.subject, len(self.stack.gpus))
-        checks, self.single = training.single(
-            self.subject, self.subject.python, self.plan, self.limits
-        )
-        return checks
-
-    def _train_multi(self) -> Iterable[Check]:
-        self._need("single")
-        self._need("host", "loopback")
-        if self.subject.python is None or self.plan is None or self.single is None:
-            raise _Skip("one process did not train")
-        if self.plan.processes == 1:
-            raise _Skip("on one GPU there is nothing to run together")
-        checks, self.multi = training.multi(
-            self.subject, self.subject.python, self.plan, self.single, self.limits
-        )
-        return checks
-
-    def _need(self, stage: str, check: str | None = None) -> None:
-        if self.verdict(stage, check) == "fail":
-            raise _Skip(f"{stage}{f' ({check})' if check else ''} failed")
-
-    def _stage(self, name: str, look: Callable[[], Iterable[Check]]) -> None:
-        begin = time.monotonic()
-        try:
-            checks = tuple(look())
-        except _Skip as reason:
-            checks = (Check("stage", "skip", str(reason)),)
-        stage = Stage(name, checks, time.monotonic() - begin)
-        self.stages.append(stage)
-        for check in checks:
-            self.subject.progress.detail(shown(f"{check.verdict}  {check.name}: {check.evidence}"))
-        self.subject.progress.step(f"{name}: {stage.verdict}, {stage.summary}")
+def _baseline(subject: Subject, course: Course, started: datetime, save: bool) -> list[Stage]:
+    """A stage when there are figures of an earlier run to be held against, or to be kept."""
+    file = subject.root.path / "baseline.json"
+    failed = any(stage.verdict == "fail" for stage in course.stages)
+    if course.single is None or failed:
+        if save:
+            kept = Check("baseline", "skip", "nothing was kept: there is no run that passed")
+            return [Stage("baseline", (kept,))]
+        return []
+    now = baseline.of(course.single, course.multi, started.isoformat(timespec="seconds"))
+    checks: list[Check] = []
+    try:
+        if old := baseline.load(file):
+            checks.append(baseline.compare(old, now))
+    except ValueError as error:
+        advice = "Take a new one with --save-baseline."
+        checks.append(Check("baseline", "warn", f"{file} cannot be read: {error}", advice))
+    if save:
+        baseline.save(now, file)
+        checks.append(Check("saved", "pass", f"{counted(len(now.figures), 'figure')} in {file}"))
+    return [Stage("baseline", tuple(checks))] if checks else []
 
 
 def _fresh(folder: Path) -> Path:
@@ -200,7 +123,7 @@ def _fresh(folder: Path) -> Path:
     raise AssertionError("there is always another number")
 
 
-def _facts(subject: Subject, course: _Course) -> dict[str, str]:
+def _facts(subject: Subject, course: Course) -> dict[str, str]:
     """The head of the report: which bundle, on which machine."""
     torch = course.stack
     facts = {
@@ -223,14 +146,17 @@ def _write(report: Report) -> None:
     atomic.write(report.folder / "report.html", page.html(report).encode())
 
 
-def _record_launch(subject: Subject, report: Report, multi: Training) -> None:
-    """Write launch.json: the settings under which many processes trained rightly."""
+def _record_launch(
+    subject: Subject, report: Report, settled: remedy.Settled, multi: Training
+) -> None:
+    """Write launch.json: the settings under which many processes trained rightly, and the price."""
     first = multi.ranks[0]
     settings: dict[str, Json] = {
         "world_size": first.world_size,
         "backend": first.backend,
         "precision": first.precision,
-        "env": {},  # a plain run passed: nothing has to be set
+        "env": settled.env,
+        "rungs": [rung.to_json() for rung in settled.rungs],
         "verified": report.started,
         "report": str(report.folder),
     }

@@ -219,14 +219,14 @@ def slow(bandwidth: Bandwidth, promised: Mapping[tuple[int, int], float]) -> lis
         promise = promised.get(pair, 0.0)
         if speed < SHARE * promise:
             found.append(
-                f"rank {pair[0]} to {pair[1]}: {_rate(speed)}, where the link promises "
-                f"{_rate(promise)}"
+                f"rank {pair[0]} to {pair[1]}: {rate(speed)}, where the link promises "
+                f"{rate(promise)}"
             )
     promise = min(promised.values(), default=0.0)
     if 0 < bandwidth.all_reduce < SHARE * promise:
         found.append(
-            f"all_reduce: {_rate(bandwidth.all_reduce)}, where the slowest link promises "
-            f"{_rate(promise)}"
+            f"all_reduce: {rate(bandwidth.all_reduce)}, where the slowest link promises "
+            f"{rate(promise)}"
         )
     return found
 
@@ -237,15 +237,16 @@ def _row(measured: Measured) -> str:
     text = f"{measured.rung}: {_speed(measured)}"
     if measured.result != "right":
         return f"{text}: {measured.problems[0].splitlines()[0]}"
-    slowest = f", slowest pair {pair[0][0]}-{pair[0][1]} {_rate(pair[1])}" if pair else ""
+    slowest = f", slowest pair {pair[0][0]}-{pair[0][1]} {rate(pair[1])}" if pair else ""
     return f"{text}{slowest}{how}"
 
 
 def _speed(measured: Measured) -> str:
-    return _rate(measured.speed) if measured.result == "right" else measured.result
+    return rate(measured.speed) if measured.result == "right" else measured.result
 
 
-def _rate(speed: float) -> str:
+def rate(speed: float) -> str:
+    """ "294 GB/s" """
     return f"{human_size(int(speed))}/s"
 
 

@@ -9,10 +9,6 @@ ways to run one process, or N processes that know nothing of each other, and to 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirror.core.artifact import Json
-from mirror.verify import child, processes, ranks, watch
+from mirror.verify import accelerate, child, processes, ranks, watch
+from mirror.verify.nodes import Nodes
+from mirror.verify.nodes.run import Run
 from mirror.verify.watch import Limits
 
 __all__ = ["Job", "Limits", "Outcome", "command", "environ", "launch"]
@@ -31,10 +29,12 @@ class Job:
     """One run of the trainer.
 
     python: the environment's interpreter. folder: fresh, for all that the run leaves.
-    processes: how many ranks. gpu: whether on GPUs, one each.
+    processes: how many ranks on this machine. gpu: whether on GPUs, one each.
     arguments: the trainer's command and its options; it is told the folder besides.
     environ: the children's variables. steps: how many the progress counts.
-    precision: "no" (float32), "bf16" or "fp16".
+    precision: "no" (float32), "bf16" or "fp16". accelerate: further tables of its configuration,
+    such as {"distributed_type": "FSDP", "fsdp_config": {...}}.
+    nodes: other machines that run the same job at the same time, with as many ranks each.
     """
 
     python: Path
@@ -45,6 +45,8 @@ class Job:
     environ: Mapping[str, str] = field(hash=False)
     steps: int = 0
     precision: str = "no"
+    accelerate: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    nodes: Nodes | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +63,31 @@ def launch(
 ) -> Outcome:
     """Run the job to its end; `stepped` hears of the slowest rank's step.
 
+    With other nodes the outcome is that of all, on each of them.
     Returns problems rather than raising; KeyboardInterrupt ends the whole process tree.
     """
     job.folder.mkdir(parents=True)
     begin = time.monotonic()
+    run: Run | None = None
+    if job.nodes:
+        run, apart = job.nodes.begin(job.folder.name, job.processes)
+        if run is None:
+            return Outcome((), tuple(apart), time.monotonic() - begin)
     before = processes.descendants()
     with open(job.folder / "launch.log", "wb") as log:
         launcher = subprocess.Popen(
-            command(job),
+            command(job, run),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environ(job),
+            env=environ(job, run),
             cwd=job.folder,
             start_new_session=True,
         )
         try:
-            hang = watch.watch(
+            halt = watch.watch(
                 launcher.poll,
-                watch.Group(job.folder, job.processes, job.steps),
+                _group(job, run),
                 limits or Limits(),
                 stepped,
             )
@@ -87,112 +95,79 @@ def launch(
             processes.end(before, launcher)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launcher.wait(processes.GRACE)
-    seconds = time.monotonic() - begin
-    if hang:
-        return Outcome((), hang, seconds)
-    return _collect(job, launcher.returncode, seconds)
+    found: list[Mapping[str, Json]] = []
+    problems = list(halt.lines) if halt else []
+    if not halt:
+        found, problems = _collect(job, run, launcher.returncode)
+    if run:
+        found, problems = run.end(found, [] if halt else problems, halt)
+    return Outcome(() if problems else tuple(found), tuple(problems), time.monotonic() - begin)
 
 
-def command(job: Job) -> list[str]:
+def command(job: Job, run: Run | None = None) -> list[str]:
     """The command line: the trainer itself for one process, else through accelerate."""
     first, *options = job.arguments
     trainer = [child.trainer(), first, "--out", str(job.folder), *options]
-    if job.processes == 1:
+    if job.processes == 1 and run is None:
         return [str(job.python), *trainer]
-    config = job.folder / "accelerate.json"
-    config.write_text(
-        json.dumps(
-            {
-                "compute_environment": "LOCAL_MACHINE",
-                "distributed_type": "MULTI_GPU",
-                "num_machines": 1,
-                "num_processes": job.processes,
-                "mixed_precision": job.precision,
-                "use_cpu": False,
-            }
-        ),
-        encoding="utf-8",
+    launcher = accelerate.line(
+        job.python,
+        job.processes,
+        precision=job.precision,
+        folder=job.folder,
+        settings=job.accelerate,
+        rendezvous=run.rendezvous if run else None,
     )
-    return [
-        *(str(job.python), "-m", "accelerate.commands.launch"),
-        *("--config_file", str(config), "--multi_gpu", "--num_machines", "1"),
-        *("--num_processes", str(job.processes), "--mixed_precision", job.precision),
-        *("--dynamo_backend", "no", "--main_process_port", str(_free_port())),
-        *("--num_cpu_threads_per_process", str(_threads(job.processes))),
-        *("--log_dir", str(job.folder / "log"), "--tee", "3"),
-        *trainer,
-    ]
+    return [*launcher, *trainer]
 
 
-def environ(job: Job) -> dict[str, str]:
-    """The launcher's variables.
-
-    `--multi_gpu` with ACCELERATE_USE_CPU is how accelerate runs several CPU processes that know of
-    each other: `--cpu` runs one.
-    """
-    table = {**job.environ, "OMP_NUM_THREADS": str(_threads(job.processes))}
-    if job.gpu:
-        visible = job.environ.get("CUDA_VISIBLE_DEVICES")
-        devices = visible.split(",") if visible else [str(n) for n in range(job.processes)]
-        table["CUDA_VISIBLE_DEVICES"] = ",".join(devices[: job.processes])
-    else:
-        table["ACCELERATE_USE_CPU"] = "true"
-        table["CUDA_VISIBLE_DEVICES"] = ""
-    return table
+def environ(job: Job, run: Run | None = None) -> dict[str, str]:
+    """The launcher's variables."""
+    table = run.environ(job.environ) if run else job.environ
+    return accelerate.environ(table, job.processes, gpu=job.gpu)
 
 
-def _threads(count: int) -> int:
-    """Threads of arithmetic a process: half the cores between them, since others live here too."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(8, (cores or 1) // 2 // count))
+def _group(job: Job, run: Run | None) -> watch.Group:
+    first = run.first if run else 0
+    return watch.Group(job.folder, job.processes, job.steps, first, run)
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _collect(job: Job, code: int, seconds: float) -> Outcome:
+def _collect(job: Job, run: Run | None, code: int) -> tuple[list[Mapping[str, Json]], list[str]]:
     """Read what the ranks left; whoever left nothing is named, with the end of its log."""
     found: list[Mapping[str, Json]] = []
     problems: list[str] = []
-    codes = _rank_codes(job.folder / "launch.log") if job.processes > 1 else {0: code}
-    for rank in range(job.processes):
+    log = job.folder / "launch.log"
+    codes = accelerate.exit_codes(log) if job.processes > 1 or run else {0: code}
+    group = _group(job, run)
+    for local, rank in enumerate(group.ranks):
         try:
             result = ranks.read_result(job.folder, rank)
         except ValueError as error:
-            problems.append(f"rank {rank}'s result is malformed: {error}")
+            problems.append(f"{group.label(rank)}'s result is malformed: {error}")
             continue
         if result:
             found.append(result)
             continue
         phase = ranks.read_phase(job.folder, rank)
-        how = f"; {child.ending(codes[rank])}" if rank in codes else ""
-        tail = ranks.log_tail(job.folder, rank) or ["(its log is empty)"]
+        how = f"; {child.ending(codes[local])}" if local in codes else ""
+        tail = ranks.log_tail(job.folder, local) or ["(its log is empty)"]
         said = "\n".join(f"  {line}" for line in tail)
-        problems.append(f"rank {rank} left no result, last phase {phase or 'none'}{how}\n{said}")
+        name = group.label(rank)
+        problems.append(f"{name} left no result, last phase {phase or 'none'}{how}\n{said}")
     if not problems and code != 0:
-        problems.append(f"the launcher failed: {child.last_words(job.folder / 'launch.log')}")
+        problems.append(f"the launcher failed: {child.last_words(log)}")
     if not problems:
-        problems += _strays(job, found)
+        problems += _strays(group, run.world if run else job.processes, found)
     # Those whose own code is known failed first; the others were ended because of them.
     problems.sort(key=lambda problem: "; it " not in problem.partition("\n")[0])
-    return Outcome(tuple(found), tuple(problems), seconds)
+    return found, problems
 
 
-def _strays(job: Job, found: list[Mapping[str, Json]]) -> list[str]:
+def _strays(group: watch.Group, world: int, found: list[Mapping[str, Json]]) -> list[str]:
     """Processes that did not form one group of the size asked for; `found` has one a process."""
     return [
-        f"process {number} ran in a world of {result['world_size']} as its rank {result['rank']};"
-        f" it was started as rank {number} of {job.processes}"
-        for number, result in enumerate(found)
-        if (result["rank"], result["world_size"]) != (number, job.processes)
+        f"process {rank} ran in a world of {result['world_size']} as its rank {result['rank']};"
+        f" it was started as rank {rank} of {world}"
+        for rank, result in zip(group.ranks, found, strict=True)
+        if (result["rank"], result["world_size"]) != (rank, world)
     ]
-
-
-def _rank_codes(log: Path) -> dict[int, int]:
-    """The exit codes that torch's launcher reports for the ranks which failed by themselves."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    found = re.findall(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", text)
-    return {int(rank): int(code) for code, rank in found}

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 #: Seconds between the request to end (SIGTERM) and the end (SIGKILL), and after that.
 GRACE = 5.0
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -43,6 +44,20 @@ def nothing_left_behind() -> Iterator[None]:
 def _adopt(orphans: bool) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
+
+
+def ended_with_us() -> None:
+    """In a child before it becomes its program: SIGTERM comes to it when this process is gone.
+
+    However that went, SIGKILL as well. For subprocess's `preexec_fn`, in a process of one thread.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def children(pid: int) -> set[int]:
+    """The ids of the living processes that the process `pid` has started and not lost."""
+    return {child for child, (parent, state) in _table().items() if parent == pid and state != "Z"}
 
 
 def descendants() -> set[int]:

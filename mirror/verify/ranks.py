@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,19 @@ class Rank:
     """A rank's own report.
 
     losses: of the global batch, in nats, a step each. loss_share: the last steps' mean over the
-    first step's. tokens_per_second: of all ranks together. peak_memory: in bytes, of this rank.
-    checksums: sha256 of the parameters, of every rank, as this rank received them.
+    first step's. tokens_per_second, samples_per_second: of all ranks together. peak_memory: in
+    bytes, of this rank; memory: more of it, on a GPU (trainer/memory.py).
+    checksums: sha256 of the parameters, of every rank, as this rank received them; digests: this
+    rank's own, by the number of steps done.
     collectives: a table each: name, bytes, right, seconds.
-    model: name, reason (why not the bundled one), parameters.
+    model: name, class, through, reason (why not the bundled one through transformers), refused,
+    fresh (parameters that the bundle lacks), parameters.
+    accumulation: passes a step. parallel: "none", "ddp", "fsdp1" or "fsdp2"; held_parameters: how
+    many this rank holds itself.
+    epoch: how many samples there are; samples: the numbers of this rank's, an epoch each, in their
+    order; workers: which of the loader's processes made them; workers_left: how many still ran.
+    resumed_after, killed_after: numbers of steps. checkpoint: bytes and seconds of the one saved.
+    unrepeatable: what torch computed in no fixed order.
     """
 
     rank: int
@@ -51,6 +60,20 @@ class Rank:
     checksums: tuple[str, ...]
     model: Mapping[str, Json] = field(hash=False)
     collectives: tuple[Mapping[str, Json], ...] = field(default=(), hash=False)
+    samples_per_second: float = 0.0
+    memory: Mapping[str, int] = field(default_factory=dict, hash=False)
+    digests: Mapping[str, str] = field(default_factory=dict, hash=False)
+    accumulation: int = 1
+    parallel: str = ""
+    held_parameters: int = 0
+    epoch: int = 0
+    samples: tuple[Sequence[int], ...] = field(default=(), hash=False)
+    workers: tuple[int, ...] = ()
+    workers_left: int = 0
+    resumed_after: int | None = None
+    killed_after: int | None = None
+    checkpoint: Mapping[str, float] = field(default_factory=dict, hash=False)
+    unrepeatable: tuple[str, ...] = ()
 
     @property
     def on_gpu(self) -> bool:
@@ -64,7 +87,7 @@ class Rank:
             values: dict[str, Any] = {
                 f.name: tuple(value) if isinstance(value := table[f.name], list) else value
                 for f in fields(cls)
-                if f.name != "collectives" or f.name in table
+                if f.name in table or (f.default is MISSING and f.default_factory is MISSING)
             }
             rank = cls(**values)
             if not all(isinstance(x, float) for x in rank.losses) or len(rank.losses) < 1:
@@ -88,7 +111,10 @@ class Rank:
             "accelerate": self.accelerate,
             "cuda": self.cuda,
             "nccl": self.nccl,
+            "parallel": self.parallel,
             "peak_memory": self.peak_memory,
+            "memory": dict(self.memory),
+            "held_parameters": self.held_parameters,
             "parameters_sha256": self.checksums[self.rank]
             if self.rank < len(self.checksums)
             else "",

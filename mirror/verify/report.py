@@ -1,17 +1,25 @@
-"""What verify found: values, their JSON (docs/verify.md has the schema) and a table in text."""
+"""What verify found: values, and their JSON (report.schema.json beside this file).
+
+The other two forms are mirror/verify/screen.py, for a terminal, and mirror/verify/page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mirror.core.artifact import Json
 from mirror.core.paths import shown
-from mirror.core.text import counted, human_size, human_time
+from mirror.core.text import counted
 from mirror.verify.bandwidth import Bandwidth
 from mirror.verify.ranks import Rank
+
+if TYPE_CHECKING:
+    from mirror.verify.host import Topology
+    from mirror.verify.ladder import Measured
 
 FORMAT = 1
 Verdict: TypeAlias = Literal["pass", "warn", "fail", "skip"]
@@ -92,6 +100,9 @@ class Report:
     asked: what --gpus said; None when it was left out.
     facts: name -> text, about the bundle and the machine, for the head of the page.
     started: UTC, ISO 8601.
+    rungs: the NCCL settings that were measured, in the order in which they were tried.
+    topology: what lies between the GPUs; None where there are none, or nothing tells.
+    further: training runs beyond `single` and `multi`, with their names: ("fsdp", ...).
     """
 
     stages: tuple[Stage, ...]
@@ -102,6 +113,15 @@ class Report:
     started: str
     seconds: float
     folder: Path
+    rungs: tuple[Measured, ...] = ()
+    topology: Topology | None = None
+    further: tuple[tuple[str, Training], ...] = ()
+
+    @property
+    def trainings(self) -> tuple[tuple[str, Training], ...]:
+        """Every training run that ended well enough to report, with its name."""
+        named = (("single", self.single), ("multi", self.multi), *self.further)
+        return tuple((name, training) for name, training in named if training)
 
     @property
     def verdict(self) -> Verdict:
@@ -145,9 +165,9 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def document(report: Report) -> dict[str, Json]:
-    """The report as report.json holds it."""
-    multi = report.multi
-    return {
+    """The report as report.json holds it: what JSON has no number for is null."""
+    single, multi = report.single, report.multi
+    table: dict[str, Json] = {
         "format": FORMAT,
         "verdict": report.verdict,
         "headline": report.headline,
@@ -156,25 +176,33 @@ def document(report: Report) -> dict[str, Json]:
         "facts": report.facts,
         "started": report.started,
         "seconds": round(report.seconds, 3),
-        "stages": [
+        "stages": [_stage(stage) for stage in report.stages],
+        "single": _training(single) if single else None,
+        "multi": _training(multi) | _against(multi, single) | _bandwidth(multi) if multi else None,
+        "further": {
+            name: _training(training) | _against(training, single)
+            for name, training in report.further
+        },
+        "rungs": [rung.to_json() for rung in report.rungs],
+        "topology": _topology(report.topology) if report.topology else None,
+    }
+    return {key: _sound(value) for key, value in table.items()}
+
+
+def _stage(stage: Stage) -> dict[str, Json]:
+    return {
+        "name": stage.name,
+        "verdict": stage.verdict,
+        "seconds": round(stage.seconds, 3),
+        "checks": [
             {
-                "name": stage.name,
-                "verdict": stage.verdict,
-                "seconds": round(stage.seconds, 3),
-                "checks": [
-                    {
-                        "name": check.name,
-                        "verdict": check.verdict,
-                        "evidence": check.evidence,
-                        "advice": check.advice,
-                    }
-                    for check in stage.checks
-                ],
+                "name": check.name,
+                "verdict": check.verdict,
+                "evidence": check.evidence,
+                "advice": check.advice,
             }
-            for stage in report.stages
+            for check in stage.checks
         ],
-        "single": _training(report.single) if report.single else None,
-        "multi": _training(multi) | _against(multi, report.single) if multi else None,
     }
 
 
@@ -184,67 +212,73 @@ def _training(training: Training) -> dict[str, Json]:
         "world_size": first.world_size,
         "backend": first.backend,
         "precision": first.precision,
+        "parallel": first.parallel,
+        "accumulation": first.accumulation,
         "model": first.model,
         "steps": first.steps,
         "batch": first.batch,
-        "losses": [_number(loss) for loss in training.losses],
+        "losses": training.losses,
         "tolerance": training.tolerance,
-        "tokens_per_second": _number(first.tokens_per_second),
+        "tokens_per_second": first.tokens_per_second,
+        "samples_per_second": first.samples_per_second,
+        "resumed_after": first.resumed_after,
         "seconds": round(training.seconds, 3),
         "ranks": [rank.to_json() for rank in training.ranks],
     }
 
 
-def _against(multi: Training, single: Training | None) -> dict[str, Json]:
-    if single is None:
-        return {"single_losses": None, "largest_difference": None}
+def _against(training: Training, single: Training | None) -> dict[str, Json]:
     return {
-        "single_losses": [_number(loss) for loss in single.losses],
-        "largest_difference": _number(multi.largest_difference(single)),
+        "single_losses": single.losses if single else None,
+        "largest_difference": training.largest_difference(single) if single else None,
     }
 
 
-def _number(value: float) -> float | None:
-    """JSON has no NaN and no infinity."""
-    return value if abs(value) < float("inf") else None
+def _bandwidth(training: Training) -> dict[str, Json]:
+    found = training.bandwidth
+    return {
+        "bandwidth": {
+            "collectives": {
+                name: {str(size): speed for size, speed in table.items()}
+                for name, table in found.collectives.items()
+            },
+            "pairs": [
+                {"pair": list(pair), "bandwidth": speed} for pair, speed in found.pairs.items()
+            ],
+        }
+    }
+
+
+def _topology(topology: Topology) -> dict[str, Json]:
+    return {
+        "gpus": list(topology.gpus),
+        "links": [
+            {
+                "pair": list(pair),
+                "link": topology.links.get(pair),
+                "state": topology.states.get(pair),
+                "promised": topology.promised(pair),
+            }
+            for pair in topology.pairs
+        ],
+    }
+
+
+def _sound(value: Json) -> Json:
+    """JSON has no NaN and no infinity, and UTF-8 no halves of characters, as file names may."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {str(_sound(key)): _sound(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sound(inner) for inner in value]
+    return value
 
 
 def lines(report: Report) -> list[str]:
-    """The report for a terminal: the headline, a line a stage, what was not passed, the ranks."""
-    width = max(len(stage.name) for stage in report.stages)
-    rows = [report.headline, ""]
-    for stage in report.stages:
-        took = f", {human_time(stage.seconds)}" if stage.seconds >= 0.1 else ""
-        rows.append(f"  {stage.name:<{width}}  {stage.verdict:<4}  {stage.summary}{took}")
-        if stage.verdict == "skip":
-            continue
-        for check in stage.checks:
-            if check.verdict != "pass":
-                rows += _explained(check, width)
-    for name, training in (("single", report.single), ("multi", report.multi)):
-        if training:
-            rows += ["", *_ranks(name, training)]
-    rows += ["", f"report: {report.folder / 'report.html'}"]
-    # Names and logs come from outside: nothing in them may move the cursor.
-    return [shown(row) for row in rows]
+    """The report for a terminal: mirror/verify/screen.py, which imports this module."""
+    from mirror.verify import screen
 
-
-def _explained(check: Check, width: int) -> list[str]:
-    first, *more = check.evidence.splitlines() or [""]
-    indent = " " * (width + 4)
-    rows = [f"{indent}{check.verdict:<4}  {check.name}: {first}"]
-    rows += [f"{indent}      {line}" for line in more]
-    rows += [f"{indent}      -> {line}" for line in check.advice.splitlines()]
-    return rows
-
-
-def _ranks(name: str, training: Training) -> list[str]:
-    first = training.ranks[0]
-    loss = f"loss {training.losses[0]:.3f} -> {training.losses[-1]:.3f}"
-    rows = [f"  {name}: {first.steps} steps, {loss}, {first.tokens_per_second:,.0f} tokens/s"]
-    for rank in training.ranks:
-        where = f"{rank.device} {rank.gpu} {rank.gpu_uuid}".strip()
-        of = f"rank {rank.rank} of {rank.world_size}"
-        backend = rank.backend or "alone"
-        rows.append(f"    {of}  {backend}  {where}  {human_size(rank.peak_memory)}")
-    return rows
+    return screen.lines(report)

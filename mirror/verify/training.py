@@ -1,54 +1,41 @@
-"""Stages `single` and `multi`: one process trains, then many, and what they report is judged."""
+"""Stages `single` and `multi`: one process trains, then many do, in three ways.
+
+- single: one process, the whole batch at once.
+- ddp: N processes, in passes, with loader workers; they save a checkpoint at half of the steps.
+- resume: N new processes go on from it, and must come to the same bits.
+- fsdp: N processes, each with a part of the model; they save, kill themselves, and new ones go on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import contextlib
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mirror.core.text import human_size, human_time
-from mirror.verify import child
-from mirror.verify.launch import Job, Limits, launch
+from mirror.verify import accelerate, judgement, ranks, runs
+from mirror.verify.judgement import judge
+from mirror.verify.launch import Limits, Outcome
 from mirror.verify.ranks import Rank
 from mirror.verify.report import Check, Training
+from mirror.verify.runs import Plan, plan
 from mirror.verify.subject import Subject
 
-#: Samples a step: at least this many, and a multiple of the number of processes.
-_BATCH = 24
-#: How many CPU processes stand in for GPUs that are not there.
-CPU_PROCESSES = 2
+__all__ = ["Many", "Plan", "judge", "multi", "plan", "single"]
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How training will be tried: `processes` in the stage `multi`, one GPU each or on the CPU."""
-
-    processes: int
-    gpu: bool
-    precision: str
-
-    @property
-    def batch(self) -> int:
-        """Samples a step: the same for one process and for many, and evenly split."""
-        return self.processes * max(1, -(-_BATCH // self.processes))
-
-
-def plan(subject: Subject, gpus: int) -> Plan:
-    """On all usable GPUs, or as many as were asked for; on the CPU without any."""
-    if not gpus:
-        # accelerate has no fp16 on the CPU; bf16 it has.
-        precision = "no" if subject.precision == "fp16" else subject.precision
-        return Plan(CPU_PROCESSES, gpu=False, precision=precision)
-    return Plan(subject.gpus or gpus, gpu=True, precision=subject.precision)
+#: Steps between a checkpoint and the kill: what is lost, and must be done again.
+_LOST = 2
+_ADVICE = "The ranks' whole logs are in the report's folder."
 
 
 def single(
     subject: Subject, python: Path, plan: Plan, limits: Limits | None = None
 ) -> tuple[list[Check], Training | None]:
     """One process on one GPU, or on the CPU."""
-    training, problems = _run(subject, python, plan, 1, limits)
+    outcome = runs.run(runs.job(subject, python, plan, "single", 1), subject, "one process", limits)
+    training, problems = runs.read(outcome)
     if training is None:
-        return _failed(problems), None
+        return [_failed("run", problems)], None
     checks = judge(training, 1, plan, subject.steps)
     if plan.precision != subject.precision:
         asked = subject.precision
@@ -57,151 +44,196 @@ def single(
 
 
 def multi(
-    subject: Subject, python: Path, plan: Plan, single: Training, limits: Limits | None = None
+    subject: Subject,
+    python: Path,
+    plan: Plan,
+    single: Training,
+    limits: Limits | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> tuple[list[Check], Training | None]:
-    """Many processes through accelerate, held against the single one."""
-    training, problems = _run(subject, python, plan, plan.processes, limits)
-    if training is None:
-        return _failed(problems), None
-    return judge(training, plan.processes, plan, subject.steps, against=single), training
+    """Many processes through accelerate, held against the single one; see Many."""
+    many = Many(subject, python, plan, single, limits, env)
+    return many.run(), many.ddp_run
 
 
-def judge(
-    training: Training, world: int, plan: Plan, steps: int, *, against: Training | None = None
-) -> list[Check]:
-    """Every check on a run of `world` processes; a run of many is held `against` that of one."""
-    checks = list(_own(training, world, plan, steps))
-    if against:
-        checks += [*_together(training, plan), _equals(training, against)]
-    return checks
+class Many:
+    """The runs of the stage `multi`, each of which can be asked for by itself.
+
+    env: variables for all of them, such as NCCL's, over those of the machine. Their folders are
+    multi, resume, fsdp and fsdp-resumed in the subject's, or for a second set multi-2 and so on.
+    ddp_run: what the plain run reported, None until it has passed to its end. further: the other
+    runs that report losses of their own, with their names.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        python: Path,
+        plan: Plan,
+        single: Training,
+        limits: Limits | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._subject, self._python, self._plan = subject, python, plan
+        self._single, self._limits, self._env = single, limits, env or {}
+        before = len(list(subject.work.glob("multi*")))
+        self._suffix = f"-{before + 1}" if before else ""
+        self.ddp_run: Training | None = None
+        self.further: list[tuple[str, Training]] = []
+
+    def run(self) -> list[Check]:
+        """All of them; the later ones only where nothing was wrong with the plain one."""
+        checks = self.ddp()
+        if not any(check.verdict == "fail" for check in checks):
+            checks += [*self.resume(), *self.fsdp()]
+        return checks
+
+    def ddp(self) -> list[Check]:
+        """DDP with accumulation and loader workers; leaves a checkpoint to `resume`."""
+        more = () if self._no_checkpoint() else ("--save-after", str(self._half))
+        outcome = self._launch("multi", f"{self._plan.world} processes", *more)
+        self.ddp_run, problems = runs.read(outcome)
+        if self.ddp_run is None:
+            _remove_checkpoint(self._folder("multi"))
+            return [_failed("run", problems)]
+        checks = judge(
+            self.ddp_run, self._plan.world, self._plan, self._steps, against=self._single
+        )
+        return [*checks, judgement.fed(self.ddp_run, self._plan, self._steps)]
+
+    def resume(self) -> list[Check]:
+        """New processes go on from the checkpoint of `ddp`, which is removed."""
+        if self.ddp_run is None:
+            raise ValueError("there is nothing to resume")
+        if why_not := self._no_checkpoint():
+            return [Check("resume", "skip", why_not)]
+        folder = self._folder("multi")
+        try:
+            outcome = self._launch(
+                "resume",
+                "going on from a checkpoint",
+                *("--no-collectives", "--resume", str(folder / "checkpoint")),
+            )
+        finally:
+            _remove_checkpoint(folder)
+        again, problems = runs.read(outcome)
+        if again is None:
+            return [_failed("resume", problems)]
+        return [judgement.resumed(self.ddp_run, again)]
+
+    def fsdp(self) -> list[Check]:
+        """FSDP; and where checkpoints can be tried, it is killed on the way and goes on."""
+        first = self._single.ranks[0]
+        newest = judgement.offers_fsdp2(first.torch, first.accelerate)
+        versions = f"torch {first.torch}, accelerate {first.accelerate}"
+        if not newest and not self._plan.gpu:
+            why_not = (
+                f"FSDP 2, which works on the CPU, needs torch 2.6 and accelerate 1.6: {versions}"
+            )
+            return [Check("fsdp", "skip", why_not)]
+        why_not = self._no_checkpoint()
+        if not newest:
+            why_not = f"FSDP 2 needs torch 2.6 and accelerate 1.6; this is FSDP 1 ({versions})"
+        if why_not:
+            checks = self._fsdp_once()
+            return [*checks, Check(judgement.KILLED, "skip", why_not)]
+        return self._fsdp_killed()
+
+    def _fsdp_once(self) -> list[Check]:
+        outcome = self._launch("fsdp", "sharded (FSDP)", "--parallel", "fsdp", "--no-collectives")
+        found, problems = runs.read(outcome)
+        if found is None:
+            return [_failed("fsdp", problems)]
+        return self._judge_fsdp(found)
+
+    def _fsdp_killed(self) -> list[Check]:
+        folder, options = self._folder("fsdp"), ("--parallel", "fsdp", "--no-collectives")
+        last = min(self._half + _LOST, self._steps - 1)
+        try:
+            outcome = self._launch(
+                "fsdp",
+                "sharded (FSDP), until it is killed",
+                *(*options, "--save-after", str(self._half), "--kill-after", str(last)),
+            )
+            killed, problems = _read_killed(outcome, folder, self._plan.processes)
+            if killed is None:
+                return [_failed("fsdp", problems)]
+            outcome = self._launch(
+                "fsdp-resumed",
+                "sharded (FSDP), going on",
+                *(*options, "--resume", str(folder / "checkpoint"), "--digest-after", str(last)),
+            )
+        finally:
+            _remove_checkpoint(folder)
+        found, problems = runs.read(outcome)
+        if found is None:
+            return [judgement.sharded(killed), judgement.lost(killed, "\n".join(problems))]
+        return [*self._judge_fsdp(found), judgement.survived(killed, found)]
+
+    def _judge_fsdp(self, found: Training) -> list[Check]:
+        self.further.append(("fsdp", found))
+        return [
+            judgement.sharded(found),
+            judgement.equals(found, self._single, "fsdp equals single"),
+        ]
+
+    @property
+    def _steps(self) -> int:
+        return self._subject.steps
+
+    @property
+    def _half(self) -> int:
+        return self._steps // 2
+
+    def _no_checkpoint(self) -> str:
+        """Why no checkpoint can be tried; empty where it can."""
+        if self._plan.nodes:
+            return "nodes need a shared file system for a checkpoint, which verify does not ask for"
+        if self._steps < _LOST + 1:
+            return f"{self._steps} steps are too few to save, lose and repeat some"
+        return ""
+
+    def _folder(self, name: str) -> Path:
+        return self._subject.work / f"{name}{self._suffix}"
+
+    def _launch(self, name: str, label: str, *options: str) -> Outcome:
+        workers = ("--workers", str(self._plan.workers))
+        job = runs.job(
+            self._subject,
+            self._python,
+            self._plan,
+            f"{name}{self._suffix}",
+            self._plan.processes,
+            ("--accumulation", str(self._plan.accumulation), *workers, *options),
+            self._env,
+        )
+        return runs.run(job, self._subject, label, self._limits)
 
 
-def _run(
-    subject: Subject, python: Path, plan: Plan, processes: int, limits: Limits | None
+def _read_killed(
+    outcome: Outcome, folder: Path, processes: int
 ) -> tuple[Training | None, Sequence[str]]:
-    name = "single" if processes == 1 else "multi"
-    job = Job(
-        python=python,
-        folder=subject.work / name,
-        processes=processes,
-        gpu=plan.gpu,
-        arguments=(
-            *("train", "--steps", str(subject.steps), "--batch", str(plan.batch)),
-            *("--precision", plan.precision),
-            *(("--model", str(subject.model)) if subject.model else ()),
-        ),
-        steps=subject.steps,
-        precision=plan.precision,
-        environ=child.variables(subject.generation),
-    )
-    label = "one process" if processes == 1 else f"{processes} processes"
-    with subject.progress.bar(f"training, {label}", subject.steps, "steps") as advance:
-        done = 0
-
-        def stepped(step: int) -> None:
-            nonlocal done
-            advance(step - done)
-            done = step
-
-        outcome = launch(job, limits=limits, stepped=stepped)
-    if outcome.problems:
-        return None, outcome.problems
+    """What ranks reported that then killed themselves, which to the launcher is a failure."""
     try:
-        found = tuple(Rank.from_json(result) for result in outcome.results)
+        results = [ranks.read_result(folder, rank) for rank in range(processes)]
+        found = tuple(Rank.from_json(result) for result in results if result)
     except ValueError as error:
         return None, [f"a rank's result is malformed: {error}"]
+    if len(found) < processes or any(rank.killed_after is None for rank in found):
+        return None, outcome.problems or ["not every rank reported before it was to be killed"]
+    codes = accelerate.exit_codes(folder / "launch.log")
+    if not outcome.problems or -9 not in codes.values():
+        said = ", ".join(f"rank {rank}: {code}" for rank, code in codes.items()) or "none"
+        return None, [f"the ranks were not killed by SIGKILL; exit codes: {said}"]
     return Training(found, outcome.seconds), []
 
 
-def _failed(problems: Sequence[str]) -> list[Check]:
-    advice = "The ranks' whole logs are in the report's folder."
-    return [Check("run", "fail", "\n".join(problems), advice)]
+def _remove_checkpoint(folder: Path) -> None:
+    """It is as large as three models, and has served."""
+    for name in ("checkpoint", ".checkpoint.part"):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder / name)
 
 
-def _own(training: Training, world: int, plan: Plan, steps: int) -> Iterator[Check]:
-    """What one run must show, alone or in a group."""
-    first = training.ranks[0]
-    seen = {rank.rank: rank.world_size for rank in training.ranks}
-    yield _check(
-        "world size",
-        seen == dict.fromkeys(range(world), world),
-        f"ranks {_all(seen)} report a world of {_all(seen.values())}; {world} wanted",
-        "The processes did not form the group that was asked for: what they report proves nothing.",
-    )
-    devices = [rank.device for rank in training.ranks]
-    uuids = [rank.gpu_uuid for rank in training.ranks if rank.gpu_uuid]
-    right = all(rank.on_gpu == plan.gpu for rank in training.ranks)
-    alone = not plan.gpu or (len(set(devices)) == world and len(set(uuids)) == len(uuids))
-    yield _check(
-        "devices",
-        right and alone,
-        ", ".join(f"{r.device} {r.gpu} {r.gpu_uuid}".strip() for r in training.ranks),
-        "Each rank must have a GPU of its own." if plan.gpu else "",
-    )
-    yield Check("model", "pass", _model(training))
-    share, allowed = first.loss_share, first.loss_share_allowed
-    yield _check(
-        "loss",
-        len(training.losses) == steps and share <= allowed,  # false for NaN, too
-        f"{training.losses[0]:.4f} -> {training.losses[-1]:.4f} nats in {len(training.losses)}"
-        f" steps; the last are {share:.2f} of the first, at most {allowed:.2f} is right",
-        "The model did not learn a task that it must learn.",
-    )
-    peak = max(rank.peak_memory for rank in training.ranks)
-    yield Check(
-        "speed",
-        "pass",
-        f"{first.tokens_per_second:,.0f} tokens/s, at most {human_size(peak)} a rank,"
-        f" {human_time(training.seconds)} with the start",
-    )
-
-
-def _model(training: Training) -> str:
-    model = training.ranks[0].model
-    text = f"{model['name']}, {model['parameters']:,} parameters"
-    return f"{text} ({model['reason']})" if model["reason"] else text
-
-
-def _together(training: Training, plan: Plan) -> Iterator[Check]:
-    """What the ranks of a group must agree on."""
-    wanted = "nccl" if plan.gpu else "gloo"
-    backends = {rank.backend for rank in training.ranks}
-    yield _check("backend", backends == {wanted}, f"{_all(backends)}, where {wanted} is wanted")
-    results = [(rank.rank, found) for rank in training.ranks for found in rank.collectives]
-    wrong = [f"rank {n}: {f['name']} of {f['bytes']} B" for n, f in results if not f["right"]]
-    counts = {len(rank.collectives) for rank in training.ranks}
-    yield _check(
-        "collectives",
-        not wrong and 0 not in counts and len(counts) == 1,
-        "wrong values: " + "; ".join(wrong)
-        if wrong
-        else f"{len(results)} results of all_reduce, broadcast and all_gather, every value checked",
-        "Data is damaged on its way between the processes.",
-    )
-    sums = {checksum for rank in training.ranks for checksum in rank.checksums}
-    reported = {len(rank.checksums) for rank in training.ranks}
-    yield _check(
-        "parameters",
-        len(sums) == 1 and reported == {len(training.ranks)},
-        f"sha256 {_all(s[:16] for s in sums)} on {len(training.ranks)} ranks",
-        "The ranks' models have come apart: gradients were not averaged rightly.",
-    )
-
-
-def _equals(multi: Training, single: Training) -> Check:
-    """Whether many processes computed what one did, step by step."""
-    difference, tolerance = multi.largest_difference(single), single.tolerance
-    return _check(
-        "equals single",
-        difference <= tolerance,
-        f"losses differ by at most {difference:.1e} nats; rounding may make {tolerance:.0e}",
-        "Many processes do not compute what one does: gradients or batches are wrong.",
-    )
-
-
-def _check(name: str, right: bool, evidence: str, advice: str = "") -> Check:
-    return Check(name, "pass", evidence) if right else Check(name, "fail", evidence, advice)
-
-
-def _all(values: Iterable[object]) -> str:
-    return ", ".join(sorted({str(value) for value in values}))
+def _failed(name: str, problems: Sequence[str]) -> Check:
+    return Check(name, "fail", "\n".join(problems), _ADVICE)

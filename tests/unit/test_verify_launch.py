@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import pytest
 
+from mirror.core.artifact import Json
 from mirror.store.generations import Generation
-from mirror.verify import child, launch
+from mirror.verify import accelerate, child, launch
 
 
 def job(
-    folder: Path, count: int, *, gpu: bool, environ: dict[str, str] | None = None
+    folder: Path,
+    count: int,
+    *,
+    gpu: bool,
+    environ: dict[str, str] | None = None,
+    accelerate: dict[str, Json] | None = None,
 ) -> launch.Job:
     folder.mkdir(exist_ok=True)
     python = Path("/env/bin/python")
@@ -24,6 +31,7 @@ def job(
         arguments=("train", "--steps", "40"),
         environ=environ or {},
         precision="bf16",
+        accelerate=accelerate or {},
     )
 
 
@@ -79,3 +87,84 @@ def test_a_schedulers_variables_do_not_reach_the_ranks_and_nccls_do(
     assert table["NCCL_NVLS_ENABLE"] == "0"
     assert table["TORCH_SYMM_MEM_DISABLE_MULTICAST"] == "1"
     assert table["HF_HUB_OFFLINE"] == "1"
+
+
+def test_further_tables_choose_another_kind_of_launch(tmp_path: Path) -> None:
+    tables: dict[str, Json] = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}}
+    line = launch.command(job(tmp_path, 2, gpu=True, accelerate=tables))
+    assert "--use_fsdp" in line
+    assert "--multi_gpu" not in line  # accelerate takes one of the two
+    written = json.loads((tmp_path / "accelerate.json").read_text(encoding="utf-8"))
+    assert written["fsdp_config"] == {"fsdp_version": 2}
+    assert (written["num_processes"], written["mixed_precision"]) == (2, "bf16")
+
+
+def test_nothing_of_another_launcher_reaches_the_ranks() -> None:
+    table = {
+        "PET_NNODES": "2",
+        "PET_SHUTDOWN_TIMEOUT": "300",
+        "PYTHON_EXEC": "/other/python",
+        "PYTHONPATH": "/project",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "OMP_NUM_THREADS": "3",
+        "NCCL_P2P_DISABLE": "1",
+    }
+    found = accelerate.environ(table, 2, gpu=True)
+    assert found.keys() & table.keys() == {
+        "PET_SHUTDOWN_TIMEOUT",
+        "PYTHONPATH",
+        "OMP_NUM_THREADS",
+        "NCCL_P2P_DISABLE",
+    }
+    assert found["OMP_NUM_THREADS"] == "3"
+    assert "SIGHUP" not in found["PET_SIGNALS_TO_HANDLE"]
+    assert accelerate.alone(table).keys() == found.keys() & table.keys()
+
+
+#: Of torch 2.13; rank 2 was ended because rank 1 had failed.
+SUMMARY = """\
+W1201 05:27:22.656000 13940 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process \
+14037 closing signal SIGTERM
+E1201 05:27:22.936000 13940 torch/distributed/elastic/multiprocessing/api.py:1002] failed \
+(exitcode: 1) local_rank: 0 (pid: 14037) of binary: /env/bin/python
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-12-01_05:27:22
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 14037)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+[2]:
+  time      : 2026-12-01_05:27:22
+  host      : localhost
+  rank      : 2 (local_rank: 2)
+  exitcode  : -15 (pid: 14039) (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 14039
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-12-01_05:27:21
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 14038) (SIGKILL)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 14038
+============================================================
+"""
+
+
+def test_the_launchers_log_tells_who_failed_first(tmp_path: Path) -> None:
+    log = tmp_path / "launch.log"
+    log.write_text(SUMMARY, encoding="utf-8")
+    assert list(accelerate.exit_codes(log).items()) == [(1, -9), (0, 1)]
+    log.write_text("RuntimeError: no port\n", encoding="utf-8")
+    assert accelerate.exit_codes(log) == {}

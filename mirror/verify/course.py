@@ -1,0 +1,178 @@
+"""The stages in their order, and what each leaves to the later ones."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from mirror.core.paths import shown
+from mirror.core.text import counted
+from mirror.verify import (
+    child,
+    diagnosis,
+    environment,
+    host,
+    ladder,
+    models,
+    remedy,
+    stack,
+    store,
+    training,
+)
+from mirror.verify.ladder import Measured, Rung
+from mirror.verify.launch import Job, Limits
+from mirror.verify.report import Check, Stage, Training
+from mirror.verify.subject import Subject
+
+
+class Skip(Exception):  # noqa: N818 -- no error: the reason why a stage is not run
+    """Raised in a stage that cannot be run."""
+
+
+class Course:
+    """The stages in their order, and what each leaves to the later ones."""
+
+    def __init__(self, subject: Subject, limits: Limits, *, climb: bool = False) -> None:
+        """climb: measure every rung of the ladder, whatever the plain run comes to."""
+        self.subject = subject
+        self.limits = limits
+        self.climb = climb
+        self.stages: list[Stage] = []
+        self.gpus: list[host.Gpu] = []
+        self.stack: stack.Stack | None = None
+        self.plan: training.Plan | None = None
+        self.single: Training | None = None
+        self.topology: host.Topology | None = None
+        self.settled: remedy.Settled | None = None
+
+    @property
+    def multi(self) -> Training | None:
+        """What the ranks of many processes reported, under the settings that were found."""
+        return self.settled.training if self.settled else None
+
+    def run(self) -> None:
+        """All stages."""
+        self._stage("store", self._store)
+        self._stage("host", self._host)
+        self._stage("environment", self._environment)
+        self._stage("models", self._models)
+        self._stage("single", self._train_single)
+        self._stage("multi", self._train_multi)
+
+    def verdict(self, stage: str, check: str | None = None) -> str:
+        """Of a stage that has been, or of one check in it; "skip" for a check that was not made."""
+        found = next(s for s in self.stages if s.name == stage)
+        if check is None:
+            return found.verdict
+        return next((c.verdict for c in found.checks if c.name == check), "skip")
+
+    def _store(self) -> Iterable[Check]:
+        return store.check(self.subject)
+
+    def _host(self) -> Iterable[Check]:
+        here = host.look()
+        found = host.visible_gpus(here)
+        self.gpus = found or []
+        self.topology = host.topology(here, self.gpus) if len(self.gpus) > 1 else None
+        return host.check(self.subject, found, here)
+
+    def _environment(self) -> Iterable[Check]:
+        self._need("store")
+        checks = environment.conda(self.subject)
+        if self.subject.python is None:
+            if not checks:
+                raise Skip("the bundle brought no environment")
+            return checks
+        found, self.stack = environment.check(self.subject, self.subject.python)
+        checks += found
+        if self.stack:
+            checks.append(stack.gpus(self.stack, self.subject.gpus, len(self.gpus)))
+        return checks
+
+    def _models(self) -> Iterable[Check]:
+        self._need("store")
+        if not self.subject.revisions and not self.subject.named_model:
+            raise Skip("the bundle brought no models")
+        return models.check(self.subject, self.subject.python)
+
+    def _train_single(self) -> Iterable[Check]:
+        self._need("store")
+        self._need("host", "gpus")
+        self._need("models", models.NAMED)
+        if self.subject.python is None or self.stack is None:
+            reason = "there is no environment with a working torch and accelerate"
+            if self.subject.gpus is None:
+                raise Skip(reason)
+            asked = counted(self.subject.gpus, "GPU")
+            return [Check("run", "fail", f"{asked} asked for, but {reason}")]
+        self._need("environment", "torch's gpus")
+        self.plan = training.plan(self.subject, len(self.stack.gpus))
+        checks, self.single = training.single(
+            self.subject, self.subject.python, self.plan, self.limits
+        )
+        return checks
+
+    def _train_multi(self) -> Iterable[Check]:
+        self._need("single")
+        self._need("host", "loopback")
+        if self.subject.python is None or self.plan is None or self.single is None:
+            raise Skip("one process did not train")
+        if self.plan.processes == 1:
+            raise Skip("on one GPU there is nothing to run together")
+        self.settled = self._settle(self.subject.python, self.plan, self.single)
+        return self.settled.checks
+
+    def _settle(self, python: Path, plan: training.Plan, single: Training) -> remedy.Settled:
+        """Train with many processes; on GPUs, find the settings that this takes."""
+        folder = self.subject.work / "multi"
+
+        def train(env: Mapping[str, str]) -> tuple[list[Check], Training | None]:
+            return training.multi(self.subject, python, plan, single, self.limits, env=env)
+
+        if not plan.gpu:
+            checks, trained = train({})
+            return remedy.Settled(tuple(checks), trained)
+        environ = child.variables(self.subject.generation)
+        job = Job(python, folder, plan.processes, gpu=True, arguments=(), environ=environ)
+
+        def rungs() -> list[Rung]:
+            known = diagnosis.known(folder, plan.processes, [])
+            pointed = [name for symptom in known for name in symptom.rungs]
+            peers = self.topology.peers if self.topology else False
+            return ladder.rungs(peers=peers, pointed=pointed, environ=environ)
+
+        def measure(rung: Rung) -> Measured:
+            number = len(list(self.subject.work.glob("rung-*")))
+            self.subject.progress.step(f"ladder: {rung}")
+            return ladder.measure(job, rung, self.subject.work / f"rung-{number}")
+
+        return remedy.settle(
+            train, measure, rungs, promised=self._promised(plan.processes), always=self.climb
+        )
+
+    def _promised(self, ranks: int) -> dict[tuple[int, int], float]:
+        """Bytes/s one way between each two ranks: the first so many of the visible GPUs."""
+        if self.topology is None:
+            return {}
+        numbers = [gpu.number for gpu in self.gpus[:ranks]]
+        pairs = itertools.permutations(range(len(numbers)), 2)
+        known = {(a, b): self.topology.promised((numbers[a], numbers[b])) for a, b in pairs}
+        return {pair: rate for pair, rate in known.items() if rate}
+
+    def _need(self, stage: str, check: str | None = None) -> None:
+        if self.verdict(stage, check) == "fail":
+            raise Skip(f"{stage}{f' ({check})' if check else ''} failed")
+
+    def _stage(self, name: str, look: Callable[[], Iterable[Check]]) -> None:
+        begin = time.monotonic()
+        try:
+            checks = tuple(look())
+        except Skip as reason:
+            checks = (Check("stage", "skip", str(reason)),)
+        stage = Stage(name, checks, time.monotonic() - begin)
+        self.stages.append(stage)
+        for check in checks:
+            self.subject.progress.detail(shown(f"{check.verdict}  {check.name}: {check.evidence}"))
+        self.subject.progress.step(f"{name}: {stage.verdict}, {stage.summary}")
