@@ -51,6 +51,14 @@ def main() -> int:
         from trainer import models
 
         return models.main(arguments)
+    if command == "ray":
+        from trainer import ray_check
+
+        return ray_check.main(arguments)
+    if command == "vllm":
+        from trainer import vllm_check
+
+        return vllm_check.main(arguments)
     print(f"trainer: no such command: {command}", file=sys.stderr)
     return 2
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-#: Bundled models with more parameters than this are not trained: the built-in one is.
+#: Bundled models with more parameters than this are not trained, unless more are asked for.
 MAX_PARAMETERS = 50_000_000
 
 
@@ -90,7 +90,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Any shape (..., size) -> the same, computed in float32."""
         wide = x.float()
-        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps))
+        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * normed.to(x.dtype)
 
 
 class MLP(nn.Module):
@@ -138,6 +139,9 @@ class Backbone(nn.Module):
 class TinyLM(nn.Module):
     """A causal language model."""
 
+    #: What FSDP gathers and frees as one; the name is transformers'.
+    _no_split_modules = ("Layer",)
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
@@ -182,11 +186,11 @@ def built_in(seed: int = 0) -> TinyLM:
     return lm
 
 
-def read_config(folder: Path) -> Config:
+def read_config(folder: Path, largest: int = MAX_PARAMETERS) -> Config:
     """The shape that this folder's config.json states.
 
-    Raises UnsupportedError for another architecture, a feature this module lacks, or a size over
-    MAX_PARAMETERS.
+    Raises UnsupportedError for another architecture, a feature this module lacks, or more than
+    `largest` parameters.
     """
     try:
         table: Any = json.loads((folder / "config.json").read_bytes())
@@ -224,14 +228,14 @@ def read_config(folder: Path) -> Config:
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise UnsupportedError(f"its config.json is incomplete: {error!r}") from None
-    if config.parameters > MAX_PARAMETERS:
+    if config.parameters > largest:
         raise UnsupportedError(
-            f"it has {config.parameters:,} parameters; at most {MAX_PARAMETERS:,} are trained"
+            f"it has {config.parameters:,} parameters; at most {largest:,} are trained"
         )
     return config
 
 
-def bundled(folder: Path) -> TinyLM:
+def bundled(folder: Path, largest: int = MAX_PARAMETERS) -> TinyLM:
     """The model in this folder, its weights in float32.
 
     Raises UnsupportedError as `read_config`, and ValueError when the weights are not exactly those
@@ -239,7 +243,7 @@ def bundled(folder: Path) -> TinyLM:
     """
     from safetensors.torch import load_file
 
-    config = read_config(folder)
+    config = read_config(folder, largest)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))

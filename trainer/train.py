@@ -1,248 +1,150 @@
 """The training run: a few dozen steps through accelerate, on one process or on many.
 
-The global batch is fixed and split evenly, every sample and weight is seeded, and gradients are
-means: so N processes do the same sums as one, in another order. What differs is rounding alone:
-
-- float32: the loss of every step is within 1e-3 (nats) of the single process's. Measured: about
-  1e-6 with this model over 40 steps, 1e-5 with one of 19 million parameters; a run whose gradients
-  are not averaged is off by 1e-1 or more.
-- bf16 and fp16: within 2e-2. Measured for bf16: 5e-4; gradients not averaged: 1e-1.
+The global batch is fixed and split evenly, between ranks and between a step's passes; every sample
+and weight is seeded, and gradients are means. So N processes do the same sums as one, in another
+order, and what differs is rounding alone: docs/verify.md has the tolerances, and what was measured.
 """
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
-import hashlib
-import math
 import os
+import re
 import signal
-import socket
 import sys
 import time
-from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import Any
 
+from trainer import group, options
+from trainer.options import TOLERANCES, Options
 from trainer.results import Heartbeat, write_json
 
-if TYPE_CHECKING:
-    import torch
-
-    from trainer.model import TinyLM
-
-#: Largest difference of a step's loss, in nats, between N processes and one.
-TOLERANCES = {"no": 1e-3, "bf16": 2e-2, "fp16": 2e-2}
 SEED = 0
-LEARNING_RATE = 3e-3
-WARM_UP = 4
-BATCHES_PER_EPOCH = 8
-#: Steps left out of the throughput: first kernels, first allocations.
-UNTIMED = 5
-#: How long a collective waits for the others. The watchdog outside acts sooner.
-PATIENCE = timedelta(seconds=120)
 
 
 def main(arguments: list[str]) -> int:
-    """Train as one rank, or alone; leaves rank-N.json in the folder."""
-    options = _options(arguments)
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
-    heartbeat = Heartbeat(options.out, rank)
-    heartbeat("start")
+    """Train as one rank, or alone; leaves rank-N.json in the folder.
+
+    Ends with exit code 1 and one line of reason where a checkpoint cannot be written or read.
+    """
+    asked = options.parse(arguments)
+    rank, world, heartbeat = group.enter(asked.out)
     # cuBLAS sums in a fixed order only with a workspace of fixed size; read when CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     begin = time.monotonic()
     heartbeat("import")
     import torch
-    import torch.distributed as dist
+    from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
     imported = time.monotonic()
     heartbeat("init")
-    accelerator = _accelerator(options.precision, world)
+    set_seed(SEED)
+    # As use_deterministic_algorithms does, which imports torch's compiler besides: 3 s.
+    torch.set_deterministic_debug_mode("warn")
+    unrepeatable = _note_unrepeatable()
+    accelerator, plugin = _accelerator(asked, world)
     started = time.monotonic()
     result: dict[str, Any] = {
-        **_identity(accelerator),
-        "precision": options.precision,
-        "tolerance": TOLERANCES[options.precision],
-        "steps": options.steps,
-        "batch": options.batch,
+        **group.identity(accelerator),
+        "precision": asked.precision,
+        "tolerance": TOLERANCES[asked.precision],
+        "steps": asked.steps,
+        "batch": asked.batch,
+        "accumulation": asked.accumulation,
+        "parallel": _parallel(accelerator, plugin),
     }
     heartbeat("collectives")
-    if accelerator.num_processes > 1:
-        from trainer import collectives
+    if accelerator.num_processes > 1 and asked.collectives:
+        result["collectives"] = _collectives(accelerator, heartbeat)
+    from trainer.checkpoint import CheckpointError
 
-        result["collectives"] = collectives.check(
-            dist.get_rank(), dist.get_world_size(), accelerator.device
-        )
-    heartbeat("model")
-    lm, result["model"] = _model(options.model)
-    result.update(_train(lm, accelerator, options.steps, options.batch, heartbeat))
-    heartbeat("checksum")
-    result["checksums"] = _checksums(lm, accelerator)
-    result["peak_memory"] = _peak_memory(accelerator.device)
+    try:
+        result.update(_train(asked, accelerator, plugin, heartbeat))
+    except CheckpointError as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return 1
+    result["unrepeatable"] = sorted(unrepeatable)
     result["seconds"] = {
         "import": imported - begin,
         "init": started - imported,
         "rest": time.monotonic() - started,
     }
-    write_json(options.out / f"rank-{rank}.json", result)
+    write_json(asked.out / f"rank-{rank}.json", result)
+    if asked.kill_after:
+        accelerator.wait_for_everyone()
+        os.kill(os.getpid(), signal.SIGKILL)  # nothing is closed, flushed or said, as in an outage
     heartbeat("done")
-    if dist.is_initialized():
-        if accelerator.device.type == "cuda":
-            torch.cuda.synchronize()
-        dist.destroy_process_group()
+    group.leave(accelerator)
     return 0
 
 
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="trainer train")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--model", type=Path, help="folder of a bundled model")
-    parser.add_argument("--steps", type=int, default=40, help="optimizer steps")
-    parser.add_argument("--batch", type=int, default=24, help="samples a step, all processes")
-    parser.add_argument("--precision", choices=sorted(TOLERANCES), default="no")
-    return parser.parse_args(arguments)
+def _accelerator(asked: Options, world: int) -> tuple[Any, Any]:
+    """accelerate's front door, and its FSDP plugin where the model is to be sharded."""
+    more: dict[str, Any] = {"gradient_accumulation_steps": asked.accumulation}
+    if asked.parallel == "ddp":
+        return group.accelerator(asked.precision, world, **more), None
+    from trainer import sharding
+
+    plugin = sharding.plugin(asked.fsdp_version)
+    accelerator = group.accelerator(asked.precision, world, fsdp_plugin=plugin, **more)
+    sharding.enter(accelerator, plugin)
+    return accelerator, plugin
 
 
-def _accelerator(precision: str, world: int) -> Any:
-    """accelerate's front door, with a short time-out and evenly split, seeded batches."""
-    from accelerate import Accelerator  # type: ignore[import-untyped]
-    from accelerate.utils import (  # type: ignore[import-untyped]
-        DataLoaderConfiguration,
-        InitProcessGroupKwargs,
-        set_seed,
-    )
+def _parallel(accelerator: Any, plugin: Any) -> str:
+    """What accelerate believes it does: "none", "ddp", "fsdp1" or "fsdp2"."""
+    if accelerator.num_processes == 1:
+        return "none"
+    if plugin is None:
+        return "ddp"
+    from trainer import sharding
 
-    set_seed(SEED)
-    group = InitProcessGroupKwargs(timeout=PATIENCE)
-    if world > 1 and os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true":
-        # Left to itself, accelerate takes MPI where torch was built with it.
-        group = InitProcessGroupKwargs(backend="gloo", timeout=PATIENCE)
-    return Accelerator(
-        mixed_precision=precision,
-        dataloader_config=DataLoaderConfiguration(split_batches=True, use_seedable_sampler=True),
-        kwargs_handlers=[group],
-    )
+    return f"fsdp{sharding.version(plugin)}"
 
 
-def _identity(accelerator: Any) -> dict[str, Any]:
-    """Who this rank is, and what it runs on."""
-    import accelerate
-    import torch
+def _collectives(accelerator: Any, heartbeat: Heartbeat) -> list[dict[str, Any]]:
     import torch.distributed as dist
 
-    device = accelerator.device
-    cuda: Any = torch.cuda if device.type == "cuda" else None
-    properties = cuda.get_device_properties(device) if cuda else None
+    from trainer import collectives
+
+    return collectives.check(dist.get_rank(), dist.get_world_size(), accelerator.device, heartbeat)
+
+
+def _train(asked: Options, accelerator: Any, plugin: Any, heartbeat: Heartbeat) -> dict[str, Any]:
+    """The model, the steps, and what they took. Raises CheckpointError."""
+    from trainer import checkpoint, learner, memory, sharding
+    from trainer.course import Course
+
+    heartbeat("model")
+    before = memory.free(accelerator.device)
+    chosen = learner.choose(asked.model, asked.largest, asked.trust_remote_code, SEED)
+    described = chosen.described()
+    if plugin is not None:
+        sharding.fit(plugin, chosen.module)
+    course = Course(chosen, accelerator, asked, heartbeat, SEED)
+    course.resume()
+    result = course.run()
+    heartbeat("checksum")
+    own = result["digests"][str(asked.end)]
     return {
-        # What accelerate believes, not the launcher's variables: it decides what is averaged.
-        "rank": accelerator.process_index,
-        "world_size": accelerator.num_processes,
-        "backend": str(dist.get_backend()) if dist.is_initialized() else "",
-        "device": str(device),
-        "gpu": properties.name if properties else "",
-        "gpu_uuid": str(getattr(properties, "uuid", "")) if properties else "",
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "accelerate": accelerate.__version__,
-        "cuda": torch.version.cuda or "",
-        "nccl": ".".join(str(part) for part in cuda.nccl.version()) if cuda else "",
+        "model": described,
+        **result,
+        "checksums": checkpoint.exchange(accelerator, own),
+        **memory.used(accelerator.device, before),
     }
 
 
-def _model(folder: Path | None) -> tuple[TinyLM, dict[str, Any]]:
-    """The bundled model where this trainer can hold it, else the built-in one, and which it is."""
-    from trainer import model
+def _note_unrepeatable() -> set[str]:
+    """Names of what torch computes in no fixed order, as it warns of them from here on."""
+    found: set[str] = set()
+    said = warnings.showwarning
 
-    lm, name, reason = None, "built-in", "no model was named"
-    if folder is not None:
-        try:
-            lm, name, reason = model.bundled(folder), str(folder), ""
-        except model.UnsupportedError as error:
-            reason = f"{folder}: {error}"
-    lm = lm or model.built_in(SEED)
-    return lm, {"name": name, "reason": reason, "parameters": lm.config.parameters}
+    def note(message: Any, *rest: Any, **more: Any) -> None:
+        match = re.search(r"(\S+) does not have a deterministic implementation", str(message))
+        if match:
+            found.add(match.group(1))
+        else:
+            said(message, *rest, **more)
 
-
-def _train(
-    lm: TinyLM, accelerator: Any, steps: int, batch: int, heartbeat: Heartbeat
-) -> dict[str, Any]:
-    """Every step's loss over the global batch, and the speed."""
-    import torch
-    from torch.nn import functional as F  # noqa: N812
-    from torch.utils.data import DataLoader
-
-    from trainer import task
-
-    walks = task.Walks(lm.config.vocab_size, batch * BATCHES_PER_EPOCH, SEED)
-    optimizer = torch.optim.AdamW(
-        lm.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0
-    )
-    loader = DataLoader(walks, batch_size=batch, shuffle=True)
-    wrapped, optimizer, loader = accelerator.prepare(lm, optimizer, loader)
-    wrapped.train()
-    losses: list[float] = []
-    clock = 0.0
-    for epoch in range(math.ceil(steps / BATCHES_PER_EPOCH)):
-        loader.set_epoch(epoch)
-        for tokens in loader:
-            if len(losses) == steps:
-                break
-            if len(losses) == min(UNTIMED, steps - 1):
-                clock = time.perf_counter()
-            heartbeat("step", len(losses))
-            for group in optimizer.param_groups:
-                group["lr"] = LEARNING_RATE * min(1.0, (len(losses) + 1) / WARM_UP)
-            logits = wrapped(tokens[:, :-1]).float()
-            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-            accelerator.backward(loss)
-            accelerator.clip_grad_norm_(wrapped.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())  # waits for the device: the next heartbeat tells the truth
-    elapsed = time.perf_counter() - clock
-    timed = steps - min(UNTIMED, steps - 1)
-    # Every rank's part of the batch has the same size, so the mean of means is the batch's loss.
-    shared = torch.tensor(losses, device=accelerator.device)
-    mean = accelerator.gather(shared.unsqueeze(0)).mean(dim=0)
-    return {
-        "losses": mean.tolist(),
-        "loss_share": _share(mean.tolist(), task.LAST),
-        "loss_share_allowed": 1 - (1 - task.LOSS_FACTOR) * min(1.0, steps / 40),
-        "tokens_per_second": timed * batch * task.LENGTH / elapsed,
-    }
-
-
-def _share(losses: list[float], last: int) -> float:
-    """The last steps' mean loss over the first step's."""
-    end = losses[-last:]
-    return sum(end) / len(end) / losses[0]
-
-
-def _checksums(lm: TinyLM, accelerator: Any) -> list[str]:
-    """sha256 of all parameters' bytes, of every rank, in the order of ranks."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, parameter in sorted(lm.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    own: torch.Tensor = torch.tensor(list(digest.digest()), device=accelerator.device)
-    gathered = accelerator.gather(own.unsqueeze(0))
-    return [bytes(row).hex() for row in gathered.tolist()]
-
-
-def _peak_memory(device: torch.device) -> int:
-    """Bytes: what torch allocated on the GPU at most, or the process's largest resident set."""
-    import torch
-
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    warnings.showwarning = note
+    return found

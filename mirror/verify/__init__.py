@@ -74,6 +74,7 @@ def verify(
         folder=folder,
         rungs=course.settled.rungs if course.settled else (),
         topology=course.topology,
+        further=course.further,
     )
     _write(report)
     if course.settled and course.multi and course.verdict("multi") in ("pass", "warn"):

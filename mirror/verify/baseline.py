@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from mirror.core.artifact import Json
-from mirror.core.text import counted, human_size
+from mirror.core.text import counted
 from mirror.errors import MachineError
 from mirror.store import atomic
 from mirror.verify.report import Check, Training
+from mirror.verify.units import binary, rate
 
 FORMAT = 1
 #: A figure may be this much lower than it was: what runs differ by anyway.
@@ -43,7 +44,7 @@ def of(single: Training, multi: Training | None, saved: str) -> Baseline:
         figures["all processes"] = (first.tokens_per_second, "tokens/s")
         bandwidth = multi.bandwidth
         for name, (size, speed) in bandwidth.at_largest().items():
-            figures[f"{name} of {human_size(size)}"] = (speed, "bytes/s")
+            figures[f"{name} of {binary(size)}"] = (speed, "bytes/s")
         for (a, b), speed in bandwidth.pairs.items():
             figures[f"rank {a} to {b}"] = (speed, "bytes/s")
     machine: dict[str, Json] = {
@@ -127,4 +128,4 @@ def _plain(value: Json) -> str:
 
 def _figure(figure: tuple[float, str]) -> str:
     value, unit = figure
-    return f"{value:,.0f} tokens/s" if unit == "tokens/s" else f"{human_size(int(value))}/s"
+    return f"{value:,.0f} tokens/s" if unit == "tokens/s" else rate(value)

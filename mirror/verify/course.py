@@ -46,6 +46,7 @@ class Course:
         self.single: Training | None = None
         self.topology: host.Topology | None = None
         self.settled: remedy.Settled | None = None
+        self.further: tuple[tuple[str, Training], ...] = ()
 
     @property
     def multi(self) -> Training | None:
@@ -129,7 +130,10 @@ class Course:
         folder = self.subject.work / "multi"
 
         def train(env: Mapping[str, str]) -> tuple[list[Check], Training | None]:
-            return training.multi(self.subject, python, plan, single, self.limits, env=env)
+            many = training.Many(self.subject, python, plan, single, self.limits, env)
+            checks = many.run()
+            self.further = tuple(many.further)
+            return checks, many.ddp_run
 
         if not plan.gpu:
             checks, trained = train({})
@@ -153,13 +157,17 @@ class Course:
         )
 
     def _promised(self, ranks: int) -> dict[tuple[int, int], float]:
-        """Bytes/s one way between each two ranks: the first so many of the visible GPUs."""
-        if self.topology is None:
-            return {}
+        """Bytes/s one way between each two ranks, which have the first so many visible GPUs.
+
+        Only between peers: what goes through host memory owes nothing to the link.
+        """
+        found: dict[tuple[int, int], float] = {}
         numbers = [gpu.number for gpu in self.gpus[:ranks]]
-        pairs = itertools.permutations(range(len(numbers)), 2)
-        known = {(a, b): self.topology.promised((numbers[a], numbers[b])) for a, b in pairs}
-        return {pair: rate for pair, rate in known.items() if rate}
+        for a, b in itertools.permutations(range(len(numbers)), 2):
+            pair = numbers[a], numbers[b]
+            if self.topology and self.topology.states.get(pair) == "OK":
+                found[a, b] = self.topology.promised(pair) or 0.0
+        return {pair: rate for pair, rate in found.items() if rate}
 
     def _need(self, stage: str, check: str | None = None) -> None:
         if self.verdict(stage, check) == "fail":

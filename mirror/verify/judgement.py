@@ -166,21 +166,21 @@ def fed(training: Training, plan: Plan, steps: int) -> Check:
     And whether worker processes made them, and ended.
     """
     ranks = training.ranks
-    size = ranks[0].epoch
-    epochs = -(-steps * ranks[0].batch // size) if size else 0
+    size, batch = ranks[0].epoch, ranks[0].batch
+    epochs = -(-steps * batch // size) if size else 0
     problems = []
     orders = set()
     for epoch in range(epochs):
         parts = [rank.samples[epoch] if epoch < len(rank.samples) else () for rank in ranks]
         numbers = sorted(number for part in parts for number in part)
-        count = min(size, steps * ranks[0].batch - epoch * size)
+        count = min(size, steps * batch - epoch * size)
         if len(set(numbers)) != len(numbers):
             problems.append(f"epoch {epoch}: some samples came twice")
         if len(numbers) != count or not set(numbers) <= set(range(size)):
             problems.append(f"epoch {epoch}: {len(numbers)} of {count} samples came")
         if len({len(part) for part in parts}) > 1:
             problems.append(f"epoch {epoch}: the ranks got different numbers of samples")
-        orders.add(tuple(tuple(part[: size // len(ranks) // 8]) for part in parts))
+        orders.add(tuple(tuple(part[: batch // len(ranks)]) for part in parts))  # of a step
     if not epochs or len(orders) < epochs:
         problems.append("two epochs have one order: set_epoch had no effect")
     workers = tuple(range(plan.workers)) or (-1,)

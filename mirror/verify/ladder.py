@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from mirror.core.artifact import Json
-from mirror.core.text import human_size
 from mirror.verify import transports
 from mirror.verify.bandwidth import Bandwidth
 from mirror.verify.launch import Job, Limits, launch
 from mirror.verify.report import Check
+from mirror.verify.units import rate
 
 #: What came of a rung: right values, wrong ones, a rank that died, or none that moved on.
 Result: TypeAlias = Literal["right", "wrong", "failed", "hung"]
@@ -243,11 +243,6 @@ def _row(measured: Measured) -> str:
 
 def _speed(measured: Measured) -> str:
     return rate(measured.speed) if measured.result == "right" else measured.result
-
-
-def rate(speed: float) -> str:
-    """ "294 GB/s" """
-    return f"{human_size(int(speed))}/s"
 
 
 def _table(rows: Json) -> list[Mapping[str, Json]]:

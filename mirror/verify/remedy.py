@@ -14,6 +14,7 @@ from typing import TypeAlias
 from mirror.verify import ladder
 from mirror.verify.ladder import Measured, Rung
 from mirror.verify.report import Check, Training, worst
+from mirror.verify.units import rate
 
 #: Trains with all processes under these variables; its checks, and what the ranks reported.
 Train: TypeAlias = Callable[[Mapping[str, str]], tuple[list[Check], Training | None]]
@@ -80,7 +81,7 @@ _SLOW = "Look at the stage host (peer access, IOMMU, ACS, link widths)."
 
 
 def _not_to_blame(plain: Measured) -> Check:
-    evidence = f"collectives alone come out right ({ladder.rate(plain.speed)} all_reduce)"
+    evidence = f"collectives alone come out right ({rate(plain.speed)} all_reduce)"
     return Check("ladder", "pass", f"{evidence}: no setting of NCCL's is to blame")
 
 

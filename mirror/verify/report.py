@@ -275,10 +275,3 @@ def _sound(value: Json) -> Json:
     if isinstance(value, (list, tuple)):
         return [_sound(inner) for inner in value]
     return value
-
-
-def lines(report: Report) -> list[str]:
-    """The report for a terminal: mirror/verify/screen.py, which imports this module."""
-    from mirror.verify import screen
-
-    return screen.lines(report)

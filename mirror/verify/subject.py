@@ -13,6 +13,8 @@ from mirror.store.generations import Generation, Root
 #: What the manifest's `verify` section says when it says nothing.
 STEPS = 40
 PRECISIONS = ("no", "fp16", "bf16")
+#: The checks that are made only when they are asked for; stages of these names.
+CHECKS = ("ray", "vllm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,12 @@ class Subject:
         """Of the training run: "no" (float32), "bf16" or "fp16"."""
         precision = self.index.verify.get("precision")
         return str(precision) if precision in PRECISIONS else "no"
+
+    @property
+    def checks(self) -> list[str]:
+        """The checks that the manifest asks for beside the usual ones, in the stages' order."""
+        asked = self.index.verify.get("checks")
+        return [name for name in CHECKS if name in asked] if isinstance(asked, list) else []
 
     @property
     def revisions(self) -> list[Revision]:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mirror.verify import accelerate, judgement, ranks, runs
+from mirror.verify import accelerate, diagnosis, judgement, ranks, runs
 from mirror.verify.judgement import judge
 from mirror.verify.launch import Limits, Outcome
 from mirror.verify.ranks import Rank
@@ -21,39 +21,25 @@ from mirror.verify.report import Check, Training
 from mirror.verify.runs import Plan, plan
 from mirror.verify.subject import Subject
 
-__all__ = ["Many", "Plan", "judge", "multi", "plan", "single"]
+__all__ = ["Many", "Plan", "judge", "plan", "single"]
 
 #: Steps between a checkpoint and the kill: what is lost, and must be done again.
 _LOST = 2
-_ADVICE = "The ranks' whole logs are in the report's folder."
 
 
 def single(
     subject: Subject, python: Path, plan: Plan, limits: Limits | None = None
 ) -> tuple[list[Check], Training | None]:
     """One process on one GPU, or on the CPU."""
-    outcome = runs.run(runs.job(subject, python, plan, "single", 1), subject, "one process", limits)
-    training, problems = runs.read(outcome)
+    job = runs.job(subject, python, plan, "single", 1)
+    training, problems = runs.read(runs.run(job, subject, "one process", limits))
     if training is None:
-        return [_failed("run", problems)], None
+        return _failed("run", problems, job.folder, 1), None
     checks = judge(training, 1, plan, subject.steps)
     if plan.precision != subject.precision:
         asked = subject.precision
         checks.append(Check("precision", "warn", f"{asked} needs a GPU: float32 was used"))
     return checks, training
-
-
-def multi(
-    subject: Subject,
-    python: Path,
-    plan: Plan,
-    single: Training,
-    limits: Limits | None = None,
-    env: Mapping[str, str] | None = None,
-) -> tuple[list[Check], Training | None]:
-    """Many processes through accelerate, held against the single one; see Many."""
-    many = Many(subject, python, plan, single, limits, env)
-    return many.run(), many.ddp_run
 
 
 class Many:
@@ -95,7 +81,7 @@ class Many:
         self.ddp_run, problems = runs.read(outcome)
         if self.ddp_run is None:
             _remove_checkpoint(self._folder("multi"))
-            return [_failed("run", problems)]
+            return self._failed("run", "multi", problems)
         checks = judge(
             self.ddp_run, self._plan.world, self._plan, self._steps, against=self._single
         )
@@ -118,7 +104,7 @@ class Many:
             _remove_checkpoint(folder)
         again, problems = runs.read(outcome)
         if again is None:
-            return [_failed("resume", problems)]
+            return self._failed("resume", "resume", problems)
         return [judgement.resumed(self.ddp_run, again)]
 
     def fsdp(self) -> list[Check]:
@@ -143,7 +129,7 @@ class Many:
         outcome = self._launch("fsdp", "sharded (FSDP)", "--parallel", "fsdp", "--no-collectives")
         found, problems = runs.read(outcome)
         if found is None:
-            return [_failed("fsdp", problems)]
+            return self._failed("fsdp", "fsdp", problems)
         return self._judge_fsdp(found)
 
     def _fsdp_killed(self) -> list[Check]:
@@ -157,7 +143,7 @@ class Many:
             )
             killed, problems = _read_killed(outcome, folder, self._plan.processes)
             if killed is None:
-                return [_failed("fsdp", problems)]
+                return self._failed("fsdp", "fsdp", problems)
             outcome = self._launch(
                 "fsdp-resumed",
                 "sharded (FSDP), going on",
@@ -192,6 +178,9 @@ class Many:
         if self._steps < _LOST + 1:
             return f"{self._steps} steps are too few to save, lose and repeat some"
         return ""
+
+    def _failed(self, check: str, run: str, problems: Sequence[str]) -> list[Check]:
+        return _failed(check, problems, self._folder(run), self._plan.processes)
 
     def _folder(self, name: str) -> Path:
         return self._subject.work / f"{name}{self._suffix}"
@@ -235,5 +224,8 @@ def _remove_checkpoint(folder: Path) -> None:
             shutil.rmtree(folder / name)
 
 
-def _failed(name: str, problems: Sequence[str]) -> Check:
-    return Check(name, "fail", "\n".join(problems), _ADVICE)
+def _failed(name: str, problems: Sequence[str], folder: Path, processes: int) -> list[Check]:
+    """What happened, and what it means as far as it is known by name."""
+    known = diagnosis.known(folder, processes, problems)
+    advice = f"The ranks' whole logs are in {folder}."
+    return [Check(name, "fail", "\n".join(problems), advice), *diagnosis.checks(known)]

@@ -12,8 +12,7 @@ from mirror.errors import MachineError
 from mirror.verify import baseline
 from mirror.verify.bandwidth import Bandwidth
 from mirror.verify.report import Training
-
-from .test_verify_report import group, rank
+from tests.reports import group, rank
 
 
 def row(name: str, size: int, speed: float | None, pair: list[int] | None = None) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def test_what_falls_by_more_than_a_tenth_is_told_with_both_figures(tmp_path: Pat
     assert baseline.compare(old, kept(tmp_path, 2.0)).verdict == "pass"
     check = baseline.compare(old, kept(tmp_path, 0.8))
     assert check.verdict == "warn"
-    assert "all_reduce of 268 MB: 294 GB/s -> 235 GB/s" in check.evidence
+    assert "all_reduce of 256 MiB: 294 GB/s -> 235 GB/s" in check.evidence
     assert "rank 0 to 1: 150 GB/s -> 120 GB/s" in check.evidence
     assert "all processes: 1,000 tokens/s -> 800 tokens/s" in check.evidence
     assert "one process" not in check.evidence

@@ -1,4 +1,4 @@
-"""The report's values, its three forms, and the judgement of what ranks say."""
+"""The report's values and its JSON, and the judgement of what ranks say."""
 
 from __future__ import annotations
 
@@ -8,49 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from mirror.verify import page, training
 from mirror.verify.ranks import Phase, Rank
-from mirror.verify.report import Check, Report, Stage, Training, Verdict, document, lines, worst
+from mirror.verify.report import Check, Report, Stage, Training, Verdict, document, worst
+from mirror.verify.screen import lines
+from tests import reports
+from tests.reports import LOSSES, group, rank
 
-LOSSES = (6.0, 4.0, 2.0, 1.0)
-
-
-def rank(number: int, world: int = 2, *, gpu: bool = False, **changed: Any) -> Rank:
-    good = Rank(
-        rank=number,
-        world_size=world,
-        backend="" if world == 1 else "nccl" if gpu else "gloo",
-        device=f"cuda:{number}" if gpu else "cpu",
-        gpu="NVIDIA H200" if gpu else "",
-        gpu_uuid=f"uuid-{number}" if gpu else "",
-        pid=100 + number,
-        host="server",
-        torch="2.11.0",
-        accelerate="1.15.0",
-        cuda="13.0" if gpu else "",
-        nccl="2.28.9" if gpu else "",
-        precision="no",
-        tolerance=1e-3,
-        steps=len(LOSSES),
-        batch=24,
-        losses=LOSSES,
-        loss_share=0.2,
-        loss_share_allowed=0.5,
-        tokens_per_second=1234.5,
-        peak_memory=10**9,
-        checksums=("ab" * 32,) * world,
-        model={"name": "built-in", "reason": "", "parameters": 125248},
-        collectives=({"name": "all_reduce", "bytes": 4, "right": True, "seconds": 0.1},)
-        if world > 1
-        else (),
-    )
-    return replace(good, **changed)
-
-
-def group(world: int = 2, *, gpu: bool = False, **changed: Any) -> Training:
-    return Training(tuple(rank(n, world, gpu=gpu, **changed) for n in range(world)), 4.0)
+SCHEMA_FILE = "mirror/verify/report.schema.json"
 
 
 def with_rank(number: int, *, gpu: bool = False, **changed: Any) -> Training:
@@ -175,29 +143,82 @@ def test_the_document_is_json_also_with_a_loss_that_is_none() -> None:
     assert lines(found)[0] == "Verification failed: multi."
 
 
-HOSTILE = "<script>alert(1)</script>&\"'\x1b[31m"
+def test_the_document_is_utf8_also_with_a_file_name_that_is_not() -> None:
+    found = report(("store", "fail"))
+    check = Check("files", "fail", "lib/\udcff.so differs")
+    found = replace(found, stages=(Stage("store", (check,)),))
+    text = json.dumps(document(found), ensure_ascii=False).encode()
+    assert json.loads(text)["stages"][0]["checks"][0]["evidence"] == "lib/\\udcff.so differs"
 
 
-def test_nothing_from_outside_becomes_markup_or_moves_the_cursor() -> None:
-    stage = Stage("models", (Check(HOSTILE, "fail", HOSTILE, HOSTILE),), 1.0)
-    hostile: Any = dict.fromkeys(("gpu", "gpu_uuid", "device", "backend", "host"), HOSTILE)
-    ranks = Training(tuple(replace(r, **hostile) for r in group().ranks), 4.0)
-    found = Report(
-        (stage,), group(1), ranks, None, {"bundle": HOSTILE, HOSTILE: "x"}, "now", 1.0, Path("/r")
-    )
-    html = page.html(found)
-    assert "<script" not in html
-    assert "alert(1)" in html
-    assert "http" not in html.lower()
-    text = "\n".join(lines(found))
-    assert "\x1b" not in text
+# -- the published schema --------------------------------------------------------------------------
+
+SCHEMA = json.loads((Path(reports.__file__).parents[1] / SCHEMA_FILE).read_text(encoding="utf-8"))
 
 
-def test_what_did_not_pass_is_explained_in_text() -> None:
-    text = "\n".join(lines(report(("host", "warn"), ("single", "skip"))))
-    assert "warn  one: evidence" in text
-    assert "-> advice" in text
-    assert text.endswith("report: /r/report.html")
+def strict(schema: Any) -> Any:
+    """The same, but no object may have a key that it does not name."""
+    if isinstance(schema, list):
+        return [strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(part) for key, part in schema.items()}
+    if "properties" in found and found.get("type") == "object":
+        found["additionalProperties"] = False
+    return found
+
+
+def as_read(found: Report) -> Any:
+    return json.loads(json.dumps(document(found), allow_nan=False))
+
+
+@pytest.mark.parametrize("name", reports.EVERY)
+def test_every_report_has_the_published_shape_and_nothing_beyond_it(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.Draft202012Validator(strict(SCHEMA)).validate(as_read(reports.EVERY[name]()))
+
+
+def test_a_report_with_no_number_where_one_belongs_has_the_published_shape() -> None:
+    row = {"name": "all_reduce", "bytes": 4, "right": False, "seconds": NAN, "bus_bandwidth": NAN}
+    spoilt = group(losses=(NAN,) * 4, tolerance=NAN, tokens_per_second=NAN, collectives=(row,))
+    found = report(("multi", "fail"), single=spoilt, multi=spoilt)
+    jsonschema.Draft202012Validator(strict(SCHEMA)).validate(as_read(found))
+
+
+def test_the_schema_refuses_what_is_no_report() -> None:
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    good = as_read(reports.eight_h200())
+    assert validator.is_valid(good | {"of next year": 1})
+    for key in good:
+        assert not validator.is_valid({k: v for k, v in good.items() if k != key}), key
+    assert not validator.is_valid(good | {"verdict": "good"})
+    assert not validator.is_valid(good | {"rungs": [good["rungs"][0] | {"result": "fine"}]})
+
+
+def test_the_document_has_bandwidth_rungs_links_and_further_runs() -> None:
+    found = as_read(reports.eight_h200())
+    bandwidth = found["multi"]["bandwidth"]
+    assert set(bandwidth["collectives"]) == {
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+    }
+    assert bandwidth["collectives"]["all_reduce"][str(2**28)] > 3e11
+    assert len(bandwidth["pairs"]) == 56
+    assert [rung["name"] for rung in found["rungs"]][:2] == ["plain", "NCCL_P2P_LEVEL=NVL"]
+    assert found["topology"]["gpus"] == list(range(8))
+    assert len(found["topology"]["links"]) == 28
+    first = found["topology"]["links"][0]
+    assert (first["pair"], first["link"], first["state"]) == ([0, 1], "NV18", "OK")
+    assert first["promised"] == pytest.approx(18 * 26.562e9)
+    assert list(found["further"]) == ["fsdp", "resumed"]
+    assert found["further"]["fsdp"]["largest_difference"] < 1e-6
+
+
+def test_a_report_with_nothing_new_says_so() -> None:
+    found = as_read(report(("store", "pass")))
+    assert (found["rungs"], found["topology"], found["further"]) == ([], None, {})
 
 
 def test_a_rank_is_read_from_its_own_json_and_from_nothing_else() -> None:

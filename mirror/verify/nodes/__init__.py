@@ -20,9 +20,10 @@ from mirror.verify.nodes.interfaces import Interface
 from mirror.verify.nodes.member import Member, connect
 from mirror.verify.nodes.room import REPORT, Room
 from mirror.verify.nodes.run import Run
+from mirror.verify.nodes.slurm import group as under_slurm
 from mirror.verify.report import Check, Stage, worst
 
-__all__ = ["PORT", "Group", "Nodes", "asked", "together"]
+__all__ = ["PORT", "Group", "Nodes", "asked", "together", "under_slurm"]
 
 #: Seconds for all nodes to come: people start them by hand, one after the other.
 MEET = 600.0

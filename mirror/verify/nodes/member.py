@@ -13,7 +13,7 @@ from typing import Any
 from mirror.core.artifact import Json
 from mirror.core.paths import shown
 from mirror.core.text import human_time
-from mirror.errors import MachineError, UsageError
+from mirror.errors import MachineError
 from mirror.verify.nodes import wire
 from mirror.verify.nodes.room import PROTOCOL, proof
 from mirror.verify.nodes.wire import Wire
@@ -213,15 +213,13 @@ def connect(
 
     digest, bundle: of what is installed here, and its name. job: of a scheduler, else "".
     source: this node's own address to go out from. patience: seconds for node 0 to be there.
-    Raises MachineError when it cannot be reached, UsageError when it says no.
+    Raises MachineError when it cannot be reached, or says no.
     """
     deadline = time.monotonic() + patience
     told = False
     while True:
         try:
-            raw = socket.create_connection((master, port), _ATTEMPT, (source, 0))
-            connection = Wire(raw)
-            greeting = connection.receive(wire.LARGEST_UNKNOWN)
+            connection, greeting = _greeted((master, port), source)
             break
         except (OSError, ValueError) as error:
             if time.monotonic() > deadline:
@@ -230,31 +228,47 @@ def connect(
                 say(f"waiting for node 0 at {master}, port {port}: {_why(error)}")
                 told = True
             time.sleep(_AGAIN)
-    if not greeting or greeting.get("mirror") != PROTOCOL:
+    if greeting.get("mirror") != PROTOCOL:
         connection.close()
         raise MachineError(
             f"what listens on {master}, port {port} is no mirror verify of this version",
             hint="Is it the same --port on every node, and the same version of mirror?",
         )
-    connection.send(
-        {
-            "mirror": PROTOCOL,
-            "node": node,
-            "nodes": nodes,
-            "job": job,
-            "host": socket.gethostname(),
-            "bundle": bundle,
-            "digest": digest[:12],
-            "proof": proof(digest, str(greeting.get("nonce")), node),
-        }
-    )
-    answer = connection.receive(wire.LARGEST_UNKNOWN) or {}
+    try:
+        connection.send(
+            {
+                "mirror": PROTOCOL,
+                "node": node,
+                "nodes": nodes,
+                "job": job,
+                "host": socket.gethostname(),
+                "bundle": bundle,
+                "digest": digest[:12],
+                "proof": proof(digest, str(greeting.get("nonce")), node),
+            }
+        )
+        answer = connection.receive(wire.LARGEST_UNKNOWN) or {}
+    except (OSError, ValueError) as error:
+        answer = {"refused": _why(error)}
     if answer.get("welcome") != node:
         connection.close()
         reason = shown(str(answer.get("refused") or "it closed the connection"))
-        raise UsageError(f"node 0 at {master} does not let this node in: {reason}")
+        raise MachineError(f"node 0 at {master} does not let this node in: {reason}")
     connection.known()
     return Member(connection, node, nodes, say)
+
+
+def _greeted(place: tuple[str, int], source: str) -> tuple[Wire, dict[str, Json]]:
+    """A connection, and what the other side said first. Raises OSError and ValueError."""
+    connection = Wire(socket.create_connection(place, _ATTEMPT, (source, 0)))
+    try:
+        greeting = connection.receive(wire.LARGEST_UNKNOWN)
+        if greeting is None:
+            raise ConnectionError("it closed the connection")
+        return connection, greeting
+    except (OSError, ValueError):
+        connection.close()
+        raise
 
 
 def _unreached(master: str, port: int, patience: float, error: Exception) -> MachineError:

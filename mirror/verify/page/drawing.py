@@ -12,9 +12,13 @@ from mirror.verify.page.markup import text
 def svg(
     name: str, width: int, height: int, title: str, described: str, parts: Iterable[str]
 ) -> str:
-    """A drawing; name: of its ids in the page. title, described: for those who do not see it."""
+    """A drawing; name: of its ids in the page. title, described: for those who do not see it.
+
+    One for the page's whole width is 720 wide; a smaller one is hardly enlarged.
+    """
+    look = 'class="wide"' if width > 400 else f'style="max-width:{1.15 * width:.0f}px"'
     return (
-        f'<svg class="{"wide" if width > 400 else "small"}" viewBox="0 0 {width} {height}"'
+        f'<svg {look} viewBox="0 0 {width} {height}"'
         f' font-size="12" role="img" aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{text(title)}</title>'
         f'<desc id="{name}-desc">{text(described)}</desc>{"".join(parts)}</svg>'

@@ -32,7 +32,8 @@ def figures(report: Report) -> str:
     drawn = _drawing(report.topology) if report.topology and report.topology.pairs else ""
     speeds, source = _measured(report)
     matrix = _matrix(report.topology, speeds, source) if speeds.pairs or drawn else ""
-    return f"<h2>Between the GPUs</h2>\n{drawn}{matrix}" if drawn or matrix else ""
+    what = "GPUs" if report.topology else "ranks"
+    return f"<h2>Between the {what}</h2>\n{drawn}{matrix}" if drawn or matrix else ""
 
 
 def _measured(report: Report) -> tuple[Bandwidth, str]:

@@ -104,7 +104,7 @@ padding:6px 8px}}
 .key.many{{height:2px;background:var(--many)}}
 .key.next{{border-top:2px dashed currentColor}}
 .between{{display:flex;flex-wrap:wrap;align-items:center;gap:8px 28px}}
-.between svg{{flex:1 1 260px;max-width:400px;margin:0 auto}}
+.between svg{{flex:1 1 260px;margin:0 auto}}
 .between ul{{flex:1 1 240px;list-style:none;margin:0;padding:6px 8px;font-size:14px}}
 .between li{{padding:5px 0;display:flex;gap:10px}}
 .between li .line{{flex:none;width:26px;margin-top:.72em;border-top:3px solid currentColor;
