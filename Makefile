@@ -21,7 +21,7 @@ demo: .venv/demo.stamp
 	$(MIRROR) install bundles/demo-*.tar.gz --root .demo
 	$(MIRROR) verify --root .demo
 
-test: lint .venv-olah/stamp $(HUBS:%=.venv-hub-%/stamp)
+test: lint .venv-olah/stamp .venv-ray/stamp $(HUBS:%=.venv-hub-%/stamp)
 	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: .venv/test.stamp
@@ -38,7 +38,7 @@ bench: .venv/test.stamp
 	$(BIN)/python -m tests.bench.run
 
 clean:
-	rm -rf .venv .venv-olah $(HUBS:%=.venv-hub-%) .demo bundles/*.tar.gz build dist
+	rm -rf .venv .venv-olah .venv-ray $(HUBS:%=.venv-hub-%) .demo bundles/*.tar.gz build dist
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -56,6 +56,12 @@ clean:
 .venv-olah/stamp: constraints.txt
 	$(PYTHON) -m venv .venv-olah
 	.venv-olah/bin/python -m pip --disable-pip-version-check install --quiet olah==0.5.4
+	@touch $@
+
+# Ray, for the stage `ray`: not in .venv, whose packages would have to suit it.
+.venv-ray/stamp: | .venv/test.stamp
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-ray
+	$(BIN)/uv pip install --quiet --python .venv-ray/bin/python 'ray>=2.40'
 	@touch $@
 
 .venv-hub-%/stamp: | .venv/test.stamp

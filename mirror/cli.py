@@ -16,28 +16,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mirror
+from mirror import cli_trust
+from mirror.cli_options import PATH as _PATH
+from mirror.cli_options import trust as _trust
 from mirror.errors import BundleError, Interrupted, MachineError, MirrorError, UsageError
 
 if TYPE_CHECKING:
     from mirror.bundle.reader import Reader
     from mirror.bundle.splitting import Volumes
     from mirror.console import Console
+    from mirror.core.inventory import Inventory
     from mirror.store.generations import Root
+    from mirror.trust.judging import Judge
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _ROOT_HELP = "The directory that mirror owns here; else $MIRROR_ROOT, else /opt/mirror for root."
-
-
-class _Path(click.Path):
-    """A path; an empty one, such as of a variable that is not set, would mean this folder."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            self.fail("the path is empty", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-_PATH = _Path(path_type=Path)
 
 
 class _InOrder(click.Group):
@@ -65,7 +58,9 @@ def cli() -> None:
     """
 
 
-def _command(function: Callable[..., int | None]) -> click.Command:
+def _command(
+    function: Callable[..., int | None], group: click.Group | None = None
+) -> click.Command:
     """A command with the options that all have; its errors become messages and exit codes."""
 
     @functools.wraps(function)
@@ -78,14 +73,12 @@ def _command(function: Callable[..., int | None]) -> click.Command:
         except MirrorError as error:
             console.error(error)
             code = error.exit_code
-        except BrokenPipeError:
-            raise
         except OSError as error:
             console.error(_refused(error))
             code = MachineError.exit_code
         sys.exit(code)
 
-    command = cli.command(name=function.__name__.rstrip("_"))(run)
+    command = (group or cli).command(name=function.__name__.rstrip("_"))(run)
     command.params += [
         click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout."),
         click.Option(["-q", "--quiet"], is_flag=True, help="No progress: results and errors only."),
@@ -107,6 +100,14 @@ def _refused(error: OSError) -> MachineError:
 
 _manifest = click.argument("manifest", required=False, type=_PATH)
 _root = click.option("--root", type=_PATH, help=_ROOT_HELP)
+_detach = click.option("--detach", is_flag=True, help="Go on without this terminal.")
+_attach = click.option(
+    "--attach",
+    metavar="[RUN]",
+    is_flag=False,
+    flag_value="",
+    help="Follow what was detached: RUN by name or folder, else what is running.",
+)
 
 
 @_command
@@ -175,6 +176,7 @@ def lock(
     help="Show sizes, what is cached, what would be downloaded, and the room for it. Writes no lock"
     " and no bundle.",
 )
+@cli_trust.key_option
 def build(
     console: Console,
     manifest: Path | None,
@@ -183,6 +185,7 @@ def build(
     volume_size: str | None,
     recovery: str | None,
     dry_run: bool,
+    keys: tuple[str, ...],
 ) -> int | None:
     """Lock if needed, fetch, prove, pack: one bundle."""
     from mirror import build as use
@@ -204,7 +207,8 @@ def build(
         seen = forecast.forecast(project, target, since, split)
         console.result(forecast.lines(seen), forecast.document(seen))
         return 0 if seen.fits else MachineError.exit_code
-    built = use.build(project, target, since, split)
+    signers = cli_trust.open_keys(keys)
+    built = use.build(project, target, since, split, signers)
     digest, count = built.index.digest, len(built.index.shipped)
     where, state = built.path or "the pipe", "" if built.changed else ", unchanged"
     if split:
@@ -213,9 +217,11 @@ def build(
         [
             f"{where}: {counted(count, 'file')}, {human_size(built.size)}{state}",
             f"digest {digest}",
+            *(f"signed with {key.public.label}" for key in signers),
         ],
         {
             "bundle": str(built.path) if built.path else None,
+            "signed_with": [key.public.fingerprint for key in signers],
             "digest": digest,
             "base": built.index.base,
             "bytes": built.size,
@@ -238,10 +244,10 @@ def _split(size: str | None, recovery: str | None) -> Volumes | None:
         return None
     try:
         percent = float((recovery or "0").rstrip(" %"))
-        if not 0 <= percent <= 100:
-            raise ValueError("it is not between 0 and 100")
-    except ValueError as error:
-        raise UsageError(f"--recovery {recovery} is no share such as 5%: {error}") from None
+    except ValueError:
+        percent = -1
+    if not 0 <= percent <= 100:
+        raise UsageError(f"--recovery {recovery!r} is no share from 0 to 100, such as 5%")
     try:
         length = parsed_size(size)
     except ValueError as error:
@@ -283,6 +289,7 @@ def _claim_stdout() -> int:
     type=_PATH,
     help="With --volumes: rebuild lost volumes from recovery data, into DIR.",
 )
+@_trust
 def inspect(
     console: Console,
     bundle: tuple[str, ...],
@@ -290,6 +297,7 @@ def inspect(
     deep: bool,
     volumes: bool,
     repair: Path | None,
+    trust: Path | None,
 ) -> int:
     """Show what a bundle holds, for which target, signed by whom.
 
@@ -297,19 +305,23 @@ def inspect(
     https or file URL.
     """
     from mirror import inspect as use
+    from mirror.trust.judging import judge_here
 
+    judge = judge_here(trust, demand=False)
     if repair and not volumes:
         raise UsageError("--repair goes with --volumes")
     if volumes:
-        return _inspect_volumes(console, list(map(Path, bundle)), repair)
-    with _open_bundle(console, bundle) as reader:
+        # A file stands for its folder: people name all that is in it.
+        places = [path.parent if path.is_file() else path for path in map(Path, bundle)]
+        return _inspect_volumes(console, list(dict.fromkeys(places)), repair, judge)
+    with _open_bundle(console, bundle, judge) as reader:
         seen = use.inspect(reader, deep=deep, progress=console)
     console.result(use.lines(seen, files=files), use.document(seen))
     return 0
 
 
 @contextmanager
-def _open_bundle(console: Console, names: tuple[str, ...]) -> Iterator[Reader]:
+def _open_bundle(console: Console, names: tuple[str, ...], judge: Judge) -> Iterator[Reader]:
     """One bundle, in files or at an address."""
     from mirror.bundle import opening
     from mirror.bundle.reader import Reader
@@ -320,19 +332,21 @@ def _open_bundle(console: Console, names: tuple[str, ...]) -> Iterator[Reader]:
         if path := remote.local(names[0]):
             names = (str(path), *names[1:])
         else:
-            with remote.opened(names[0]) as body, Reader.open(body) as reader:
+            with remote.opened(names[0]) as body, Reader.open(body, judge) as reader:
                 yield reader
             return
-    with opening.opened(names, console) as readers:
+    with opening.opened(names, console, judge) as readers:
         if len(readers) > 1:
             raise UsageError("inspect looks at one bundle", problems=[r.name for r in readers])
         yield readers[0]
 
 
-def _inspect_volumes(console: Console, folders: list[Path], repair: Path | None) -> int:
+def _inspect_volumes(
+    console: Console, folders: list[Path], repair: Path | None, judge: Judge
+) -> int:
     from mirror import inspect as use
 
-    found = use.arrived(folders, console)
+    found = use.arrived(folders, console, judge)
     if repair:
         found = [use.repaired(arrival, folders, repair, console) for arrival in found]
     console.result(
@@ -364,6 +378,8 @@ def _inspect_volumes(console: Console, folders: list[Path], repair: Path | None)
     type=_PATH,
     help="A cache of the Hub to put models, datasets and spaces into besides; what is there stays.",
 )
+@_trust
+@click.option("--allow-older", is_flag=True, help="Replace what is in use by an older version.")
 @click.option("--dry-run", is_flag=True, help="Check everything that can be, write nothing.")
 def install(
     console: Console,
@@ -374,6 +390,8 @@ def install(
     into: Path | None,
     yes: bool,
     into_cache: Path | None,
+    trust: Path | None,
+    allow_older: bool,
     dry_run: bool,
 ) -> None:
     """Install a bundle as a new generation, and put it in use.
@@ -394,7 +412,7 @@ def install(
         )
     place, wish = _open_root(root), Wish(python, over, into, into_cache)
     if dry_run:
-        plan = use.rehearse(bundle, place, wish, console)
+        plan = use.rehearse(bundle, place, wish, console, trust=trust, allow_older=allow_older)
         console.result(
             [
                 f"would install {plan.index.name} {plan.index.version} into {place.path}",
@@ -428,7 +446,7 @@ def install(
         click.echo("\n".join([f"in {plan.into}:", *plan.changes.lines()]), err=True)
         return click.confirm("Change it so?", err=True)
 
-    done = use.install(bundle, place, wish, console, agree)
+    done = use.install(bundle, place, wish, console, agree, trust=trust, allow_older=allow_older)
     generation = done.generation
     state = "in use" if done.changed else "in use already, unchanged"
     console.result(
@@ -445,6 +463,7 @@ def install(
             "version": done.index.version,
             "digest": done.index.digest,
             "changed": done.changed,
+            "trust": done.standing.to_json() if done.standing else None,
             "cache": done.cache.to_json() if done.cache else None,
         },
     )
@@ -546,7 +565,7 @@ def pin(console: Console, number: int, root: Path | None, unpin: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def gc(console: Console, root: Path | None, keep: int, dry_run: bool) -> None:
-    """Remove old generations, and every file in the store that no other one needs.
+    """Remove old generations, and files that only they need.
 
     Kept besides: the one in use, what is pinned, and what a kept environment is layered over.
     """
@@ -565,63 +584,234 @@ def gc(console: Console, root: Path | None, keep: int, dry_run: bool) -> None:
     is_flag=True,
     help="As letters and digits, under 2 kB, to be carried as a photo of the screen.",
 )
+@click.option("--qr", is_flag=True, help="The summary as QR codes on this screen.")
 def probe(
-    console: Console, env: Path | None, root: Path | None, output: Path | None, summary: bool
+    console: Console,
+    env: Path | None,
+    root: Path | None,
+    output: Path | None,
+    summary: bool,
+    qr: bool,
 ) -> None:
-    """Write down what this machine has, for a manifest's target and for --since."""
+    """Write down what this machine has, for a target and for --since.
+
+    Of a summary, all that was read from photos goes into one file, in any order.
+    """
     import json
 
     from mirror import probe as use
     from mirror.core import inventory as inventories
-    from mirror.core.text import counted
-    from mirror.store import atomic
 
+    if qr and output:
+        raise UsageError("--qr is for a screen; --summary writes to a file")
+    if root and not root.is_dir():
+        console.warn(f"{root} is not there: nothing is said of what it holds")
     found = use.probe(env, _open_root(root))
     document = found.to_json()
     text = json.dumps(document, indent=2)
-    if summary:
+    if summary or qr:
         text = "\n".join(inventories.summary(found))
         document = {"summary": text.splitlines()}
-    if output is None:
+    if output:
+        console.result([_written(output, text, found)], document)
+    elif qr and not console.as_json:
+        _show_codes(console, text.splitlines())
+    else:
         console.result(text.splitlines(), document)
-        return
-    atomic.write(output, f"{text}\n".encode())
-    console.result([f"{output}: {counted(len(found.packages), 'package')}"], document)
+
+
+def _written(output: Path, text: str, found: Inventory) -> str:
+    """Write an inventory, also to a device or a pipe with a name; returns what to say of it."""
+    from mirror.core.text import counted
+    from mirror.store import atomic
+
+    data = f"{text}\n".encode()
+    try:
+        if output.exists() and not output.is_file():
+            output.write_bytes(data)
+        else:
+            atomic.write(output, data)
+    except OSError as error:
+        raise MachineError(f"{output} cannot be written: {error.strerror}") from None
+    held = "no root" if found.held is None else counted(len(found.held), "held artifact")
+    return f"{output}: {counted(len(found.packages), 'package')}, {held}"
+
+
+def _show_codes(console: Console, words: list[str]) -> None:
+    """One code after the other; on a terminal, the next when a key was pressed."""
+    import shutil
+
+    from mirror import qrcodes
+
+    screen, terminal = shutil.get_terminal_size(), sys.stdout.isatty()
+    codes = qrcodes.codes(words, screen.columns, screen.lines, colour=terminal)
+    for number, code in enumerate(codes, 1):
+        console.result([*code, f"code {number} of {len(codes)}"], None)
+        if terminal and sys.stdin.isatty() and number < len(codes):
+            click.pause("Photograph it, then press a key for the next one.", err=True)
 
 
 @_command
 @_root
 @click.option(
-    "--gpus", type=click.IntRange(1), help="How many to prove; else all that are visible."
+    "--gpus",
+    metavar="N",
+    type=click.IntRange(1),
+    help="How many to prove; else all that are visible.",
 )
 @click.option("--report", type=_PATH, help="The folder for the report; else in the root.")
-def verify(console: Console, root: Path | None, gpus: int | None, report: Path | None) -> int:
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    type=click.Choice(["ray", "vllm"]),
+    help="Also make this check: ray runs a task a GPU, vllm generates.",
+)
+@click.option("--ladder", is_flag=True, help="Measure every NCCL setting, even if none is needed.")
+@click.option("--save-baseline", is_flag=True, help="Keep the figures, to hold later runs to.")
+@_detach
+@_attach
+def verify(
+    console: Console,
+    root: Path | None,
+    gpus: int | None,
+    report: Path | None,
+    checks: tuple[str, ...],
+    ladder: bool,
+    save_baseline: bool,
+    detach: bool,
+    attach: str | None,
+) -> int:
     """Prove that this server trains, or say why it does not."""
+    from mirror import detached, logs
     from mirror import verify as use
     from mirror.verify import report as reports
+    from mirror.verify import screen
 
-    found = use.verify(_open_root(root), gpus=gpus, report_folder=report, progress=console)
-    console.result(reports.lines(found), reports.document(found))
+    place = _open_root(root)
+    if attach is not None:
+        return _follow(console, place, "verify", attach)
+    if detach and not detached.here():
+        kind = f"verify-{place.current().path.name}"
+        if report:
+            report.mkdir(parents=True, exist_ok=True)
+        return _go_on_alone(console, report or logs.fresh([place.logs], kind))
+    folder = detached.here() or report
+    found = use.verify(
+        place,
+        gpus=gpus,
+        report_folder=folder,
+        progress=console,
+        climb=ladder,
+        checks=checks,
+        save_baseline=save_baseline,
+    )
+    console.result(screen.lines(found), reports.document(found))
     return 9 if found.verdict == "fail" else 0
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})
 @_root
-@click.option("--gpus", type=click.IntRange(1), help="Show the command only so many GPUs.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(root: Path | None, gpus: int | None, command: tuple[str, ...]) -> None:
+@click.option("--gpus", metavar="N", type=click.IntRange(1), help="A process on each of N GPUs.")
+@click.option("--processes", metavar="N", type=click.IntRange(1), help="N processes on the CPU.")
+@click.option("--log", metavar="DIR", type=_PATH, help="A new folder for logs; else in the root.")
+@_detach
+@_attach
+@click.argument("command", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
+def run(
+    root: Path | None,
+    gpus: int | None,
+    processes: int | None,
+    log: Path | None,
+    detach: bool,
+    attach: str | None,
+    command: tuple[str, ...],
+) -> None:
     """Run COMMAND, and what follows it, in the environment in use.
 
-    With the launch settings that verify found. Its output and exit code are passed on.
+    With the launch settings that verify found. Its exit code is passed on.
+
+    \b
+    mirror run -- train.py --lr 1e-3    a script, once on each GPU that verify
+    mirror run -- -m package.train      proved; without GPUs once
+    mirror run -- bash                  anything else, as it stands
+
+    A script's output is kept by rank, and when it fails, the rank that failed is named, with what
+    is known of its last words. --gpus N shows anything else the first N GPUs.
     """
+    from mirror import detached, logs
     from mirror import run as use
     from mirror.console import Console
 
+    console = Console()
     try:
-        sys.exit(use.run(_open_root(root), gpus=gpus, command=command))
+        place = _open_root(root)
+        if attach is not None and command:
+            raise UsageError("--attach follows what is running, and takes no command")
+        if attach is not None:
+            sys.exit(_follow(console, place, "run", attach))
+        if detach and not detached.here():
+            # What can be said now is not left to a log.
+            use.prepare(place, gpus=gpus, processes=processes, command=command)
+            folder = logs.given(log) if log else logs.fresh(logs.places(place), "run")
+            sys.exit(_go_on_alone(console, folder))
+        code = use.run(
+            place, gpus=gpus, processes=processes, command=command, log=log, progress=console
+        )
     except MirrorError as error:
-        Console().error(error)
-        sys.exit(error.exit_code)
+        console.error(error)
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _go_on_alone(console: Console, folder: Path) -> int:
+    """This same command, detached: in a process that keeps what it says in `folder`."""
+    from mirror import detached
+
+    started = detached.detach(folder.absolute(), sys.argv[1:], main)
+    console.result(started.lines(), started.to_json())
+    return 0
+
+
+def _follow(console: Console, root: Root, kind: str, name: str) -> int:
+    """Show what a detached run says until it ends; returns its exit code."""
+    from mirror import detached, logs
+
+    followed = detached.choose(logs.places(root), kind, name)
+    if not name and followed.state != "running":
+        console.step(f"nothing is running; the last was {followed}")
+    stream = sys.stderr if console.as_json else sys.stdout
+
+    def write(data: bytes) -> None:
+        while data:
+            data = data[os.write(stream.fileno(), data) :]
+
+    try:
+        code = detached.attach(followed, write, console.step)
+    except (KeyboardInterrupt, BrokenPipeError):
+        console.step(f"{followed.name} goes on; mirror {kind} --attach follows it again")
+        return Interrupted.exit_code
+    if console.as_json:
+        console.result([], followed.to_json())
+    return code
+
+
+_command(cli_trust.keygen)
+_command(cli_trust.sign)
+
+
+@cli.group(name="trust", cls=_InOrder)
+def trust_group() -> None:
+    """Say whose signatures this machine trusts.
+
+    \b
+    As soon as one key is trusted, only bundles that its owner signed are installed:
+        mirror trust add alice.pub --name alice
+    """
+
+
+for _function in (cli_trust.add, cli_trust.list_, cli_trust.remove, cli_trust.threshold):
+    _command(_function, trust_group)
 
 
 def _open_root(path: Path | None) -> Root:
@@ -663,10 +853,9 @@ def main() -> None:
         hint = "Nothing half-made is in use; the same command goes on with what is there."
         _say(Interrupted("interrupted", hint=hint))
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output left: nothing is wrong, and nothing more can be said.
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:  # only of --help and --version: commands tell theirs themselves
+        _say(_refused(error))
+        sys.exit(MachineError.exit_code)
     except Exception as error:  # noqa: BLE001 -- whatever is left is a bug, and is called one
         import traceback
 

@@ -34,7 +34,7 @@ class Console:
         self.quiet = quiet
         self.verbose = verbose
         self._since = time.monotonic()
-        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        terminal = _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
         self._bars = terminal and not quiet
         self._colour = terminal and "NO_COLOR" not in os.environ
 
@@ -67,18 +67,18 @@ class Console:
     ) -> Iterator[Advance]:
         """How far it is, with rate, time left and what is worked on: a bar on a terminal.
 
-        Elsewhere it is a line every 30 seconds, for who follows a log; with -q it is nothing.
+        A log has none of it; with -v it gets a line every 30 seconds. With -q there is nothing.
         """
         count = _Count(done)
-        if self.quiet:
-            yield count.advance
-        elif self._bars:
+        if self._bars:
             with _meter(label, total, unit, count, names) as show, _repeated(show, _REFRESH):
                 yield count.advance
-        else:
+        elif self.verbose and not self.quiet:
             report = _Report(label, total, unit, count, self._say)
             with _repeated(report.say, _REPORT):
                 yield count.advance
+        else:
+            yield count.advance
 
     def result(self, lines: Sequence[str], document: Json) -> None:
         """What the command was asked for: lines for people, or one JSON document."""
@@ -226,7 +226,25 @@ def fitted(names: Sequence[str], width: int) -> str:
     return text
 
 
-def _write(stream: TextIO, text: str) -> None:
-    """Print, also to a terminal whose encoding lacks a character."""
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Print, also to a terminal whose encoding lacks a character.
+
+    When nobody can be told (a closed stream, a pipe whose reader has left, a log on a full disk),
+    the work goes on, and its exit code says how it ended. Raises OSError for a result on a full
+    disk.
+    """
+    if stream is None:
+        return
     encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    except OSError as error:
+        if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

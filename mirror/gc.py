@@ -154,7 +154,8 @@ def collect(root: Root, keep: int, progress: Progress, *, rehearse: bool = False
             for sha256 in idle:
                 freed += root.blobs.remove(sha256)
                 advance(1)
-        progress.step(f"{counted(len(idle), 'blob')} removed")
+        if idle:
+            progress.step(f"{counted(len(idle), 'blob')} removed")
     return Collected(tuple(go), len(idle), freed)
 
 

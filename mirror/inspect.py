@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirror.bundle import recovery
-from mirror.bundle.arrival import Arrival, Arrived, find_list, find_names, look
+from mirror.bundle.arrival import Arrival, Arrived, find_list, find_names, list_standing, look
 from mirror.bundle.reader import Reader
 from mirror.core.artifact import Json
+from mirror.core.delta import deltas
 from mirror.core.index import Index, total_size
 from mirror.core.paths import shown
 from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
 from mirror.errors import MirrorError, together
+from mirror.trust.judging import Judge, Standing
 
 #: What of an artifact's origin is told to programs, where it has it.
 _ABOUT = ("name", "version", "repo", "revision", "commit", "license", "gated", "pickle")
@@ -23,22 +25,30 @@ _ABOUT = ("name", "version", "repo", "revision", "commit", "license", "gated", "
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A bundle as inspect saw it. size: in bytes. `checked`: every byte was read and is right."""
+    """A bundle as inspect saw it. size: in bytes. `checked`: every byte was read and is right.
+
+    standing: what its signatures are worth here, where that was asked.
+    """
 
     index: Index
     size: int
     signed: bool
     checked: bool
+    standing: Standing | None = None
 
 
 def inspect(reader: Reader, *, deep: bool, progress: Progress) -> Seen:
     """What a bundle's head says; deep: after reading all of it. Raises BundleError for damage."""
     if deep:
         reader.check(progress)
-    return Seen(reader.index, reader.size, bool(reader.signature), deep)
+    standing = reader.standing
+    signed = bool(standing.findings) if standing else bool(reader.signature)
+    return Seen(reader.index, reader.size, signed, deep, standing)
 
 
-def arrived(folders: Sequence[Path], progress: Progress) -> list[Arrival]:
+def arrived(
+    folders: Sequence[Path], progress: Progress, judge: Judge | None = None
+) -> list[Arrival]:
     """What has arrived of every bundle that has volumes in these folders, each byte read.
 
     Raises UsageError where there are none, or no list of them; BundleError for a wrong list.
@@ -47,7 +57,9 @@ def arrived(folders: Sequence[Path], progress: Progress) -> list[Arrival]:
     failures: list[MirrorError] = []
     for name in find_names(folders):
         try:
-            found.append(look(find_list(name, folders), folders, progress))
+            place = find_list(name, folders)
+            standing = list_standing(place, judge) if judge else None
+            found.append(replace(look(place, folders, progress), standing=standing))
         except MirrorError as error:
             failures.append(error)
     if failures:
@@ -61,7 +73,8 @@ def repaired(arrival: Arrival, folders: Sequence[Path], into: Path, progress: Pr
         return arrival
     for part in recovery.repair(arrival, into, progress):
         progress.step(f"rebuilt {into / part.name}")
-    return look(arrival.place, [into, *folders], progress, hashes=False)
+    found = look(arrival.place, [into, *folders], progress, hashes=False)
+    return replace(found, standing=arrival.standing)
 
 
 def arrival_lines(arrival: Arrival) -> list[str]:
@@ -71,6 +84,7 @@ def arrival_lines(arrival: Arrival) -> list[str]:
     text = [
         f"{known.name}: {whole} of {counted(count, 'volume')} whole, {human_size(known.size)}",
         f"  digest   {known.bundle}",
+        *_signed("list", arrival.standing),
         *(f"  {item}" for item in (*arrival.volumes, *arrival.recovery)),
         *(f"  {stray}" for stray in arrival.strays),
     ]
@@ -78,7 +92,11 @@ def arrival_lines(arrival: Arrival) -> list[str]:
         folders = {item.path.parent: item.path for item in arrival.volumes if item.path}
         folders[arrival.place.parent] = arrival.place  # one file of each folder
         return [*text, f"  install  mirror install {' '.join(map(str, folders.values()))}"]
-    text.append(f"  send again: {' '.join(item.part.name for item in lost)}")
+    for item in lost:
+        if item.state == "renamed":
+            text.append(f"  rename   {item.path} to {item.part.name}")
+    if gone := [item.part.name for item in lost if item.state != "renamed"]:
+        text.append(f"  send again: {' '.join(gone)}")
     if any(item.state == "whole" for item in arrival.recovery):
         text.append("  or rebuild them from the recovery data: --repair DIR")
     return text
@@ -90,6 +108,7 @@ def arrival_document(arrival: Arrival) -> Json:
         "name": arrival.known.name,
         "digest": arrival.known.bundle,
         "bytes": arrival.known.size,
+        "trust": arrival.standing.to_json() if arrival.standing else None,
         "whole": not arrival.lost,
         "volumes": [_part(item) for item in arrival.volumes],
         "recovery": [_part(item) for item in arrival.recovery],
@@ -117,8 +136,9 @@ def lines(seen: Seen, *, files: bool) -> list[str]:
         f"  size     {human_size(seen.size)}",
         f"  digest   {index.digest}",
         *([f"  base     {index.base}"] if index.base else []),
-        *([f"  needs    {needs} in the root's store"] if (needs := _needs(index)) else []),
-        f"  signed   {'yes' if seen.signed else 'no'}",
+        *([f"  ships    {_ships(index)}"] if (needs := _needs(index)) else []),
+        *([f"  needs    {needs} in the root's store"] if needs else []),
+        *_signed("signed", seen.standing),
         f"  made by  mirror {index.tool}",
         *(f"  {kind:8} {counted(count[kind], 'file')}, {human_size(size[kind])}" for kind in count),
     ]
@@ -139,6 +159,7 @@ def document(seen: Seen) -> Json:
         "base": index.base,
         "bytes": seen.size,
         "signed": seen.signed,
+        "trust": seen.standing.to_json() if seen.standing else None,
         "checked": seen.checked,
         "tool": index.tool,
         "target": index.target.to_json() if index.target else None,
@@ -157,10 +178,24 @@ def document(seen: Seen) -> Json:
     }
 
 
+def _signed(label: str, standing: Standing | None) -> list[str]:
+    first, *more = standing.lines() if standing else [""]
+    first = first.replace("not signed", "no").removeprefix("signed ")
+    return [f"  {label:8} {first}", *(f"  {'':8} {line}" for line in more)] if first else []
+
+
 def _needs(index: Index) -> str:
     """What an increment leaves out, empty when it leaves out nothing."""
-    held = [entry.artifact for entry in index.entries if not entry.shipped]
-    return f"{counted(len(held), 'file')}, {human_size(total_size(held))}" if held else ""
+    made = {found.result.sha256 for found in deltas(index)}
+    held = [e.artifact for e in index.entries if not e.shipped and e.artifact.sha256 not in made]
+    needs = [f"{counted(len(held), 'file')}, {human_size(total_size(held))}"] if held else []
+    needs += [counted(len(made), "file") + " in an older version"] if made else []
+    return ", and ".join(needs)
+
+
+def _ships(index: Index) -> str:
+    shipped = index.shipped
+    return f"{counted(len(shipped), 'file')}, {human_size(total_size(shipped))}"
 
 
 def _shortened(provided: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from mirror.core.delta import deltas
 from mirror.core.index import Index, total_size
 from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
+from mirror.core.versions import is_older
 from mirror.ecosystems import environment
 from mirror.ecosystems.conda import deploy as conda
 from mirror.ecosystems.deploy import Deploy, Site
@@ -27,6 +28,7 @@ from mirror.planning import Plan, Wish, make_plan
 from mirror.store import atomic, patching
 from mirror.store.environment import write_activate
 from mirror.store.generations import Generation, Root
+from mirror.trust.judging import Standing, judge_here
 
 #: Every ecosystem, in the order of deployment. The environment is made before the wheels.
 DEPLOYS: Mapping[str, Deploy] = {
@@ -42,13 +44,14 @@ DEPLOYS: Mapping[str, Deploy] = {
 class Installed:
     """The generation in use now; `changed` is False when it was in use before.
 
-    cache: what was added to a cache of the Hub.
+    cache: what was added to a cache of the Hub. standing: who signed the bundle.
     """
 
     generation: Generation
     index: Index
     changed: bool
     cache: Additions | None
+    standing: Standing | None
 
 
 def install(
@@ -57,20 +60,25 @@ def install(
     wish: Wish,
     progress: Progress,
     agree: Callable[[Plan], bool] = lambda plan: True,
+    *,
+    trust: Path | None = None,
+    allow_older: bool = False,
 ) -> Installed:
     """Install a bundle as a new generation of `root` and put it in use.
 
     bundles: their names, as `opening.opened` takes them. The last is the one that is installed; the
         others are what it builds on, and are checked and stored before it.
     agree: asked before an existing environment is changed; False ends it there (UsageError).
+    trust: the file of trusted keys to go by, in place of this machine's.
+    allow_older: whether the bundle in use may be replaced by an older one of the same name.
     Raises BundleError, TrustError, TargetError or MachineError; then `current` is what it was, and
     nothing of the attempt stays in the root but whole blobs. Into an environment that was there
     before, an attempt that fails may have installed some of it; in a cache of the Hub it may have
     added some of what it was to add.
     """
     os.umask(0o022)  # what is installed is for every user of the machine
-    with opened(bundles, progress) as readers:
-        plan = _consider(readers, root, wish, progress)
+    with opened(bundles, progress, judge_here(trust, demand=True)) as readers:
+        plan = _consider(readers, root, wish, progress, allow_older)
         index = plan.index
         if plan.changes and not agree(plan):
             raise UsageError(
@@ -83,7 +91,7 @@ def install(
             current = _current(root)
             if current and current.index() == index and _same_layer(current, plan):
                 _fill_cache(plan, root, progress)
-                return Installed(current, index, changed=False, cache=plan.cache)
+                return Installed(current, index, False, plan.cache, readers[-1].standing)
             chain.require_held(readers, root)  # none has gone while nobody held the root
             for reader in readers:
                 reader.admit(root.blobs, progress)
@@ -102,16 +110,26 @@ def install(
                 root.discard(generation)
                 raise
             root.commit(generation)
-    return Installed(generation, index, changed=True, cache=plan.cache)
+    return Installed(generation, index, True, plan.cache, readers[-1].standing)
 
 
-def rehearse(bundles: Sequence[str], root: Root, wish: Wish, progress: Progress) -> Plan:
+def rehearse(
+    bundles: Sequence[str],
+    root: Root,
+    wish: Wish,
+    progress: Progress,
+    *,
+    trust: Path | None = None,
+    allow_older: bool = False,
+) -> Plan:
     """What `install` would do; every check that it makes before it writes. Writes nothing."""
-    with opened(bundles, progress) as readers:
-        return _consider(readers, root, wish, progress)
+    with opened(bundles, progress, judge_here(trust, demand=True)) as readers:
+        return _consider(readers, root, wish, progress, allow_older)
 
 
-def _consider(readers: Sequence[Reader], root: Root, wish: Wish, progress: Progress) -> Plan:
+def _consider(
+    readers: Sequence[Reader], root: Root, wish: Wish, progress: Progress, allow_older: bool
+) -> Plan:
     chain.require_chain(readers)
     for reader in readers:
         index = reader.index
@@ -119,20 +137,31 @@ def _consider(readers: Sequence[Reader], root: Root, wish: Wish, progress: Progr
             f"{index.name} {index.version}: {counted(len(index.shipped), 'file')},"
             f" {human_size(total_size(index.shipped))}, for {index.target or 'any machine'}"
         )
-        trust(reader, progress)
+        for line in reader.standing.lines() if reader.standing else ():
+            progress.step(line)
     chain.require_held(readers, root)
+    if not allow_older and (current := _current(root)):
+        require_not_older(readers[-1].index, current, progress)
     return make_plan(readers[-1].index, chain.arriving(readers), root, wish, progress)
 
 
-def trust(reader: Reader, progress: Progress) -> None:
-    """Say who signed the bundle. Raises TrustError when a signature cannot be relied on."""
-    if reader.signature:
+def require_not_older(index: Index, current: Generation, progress: Progress) -> None:
+    """Raises TrustError for an older bundle than the one in use, by the versions of both.
+
+    An old bundle may be signed rightly and hold what was mended since. Bundles of different names
+    have no order, nor have some versions; then the progress says so.
+    """
+    installed = current.index()
+    if installed.name != index.name or installed.version == index.version:
+        return
+    older = is_older(index.version, installed.version)
+    if older is None:
+        progress.step(f"whether {index.version} is older than {installed.version} cannot be told")
+    elif older:
         raise TrustError(
-            "the bundle is signed, and this version of mirror cannot check signatures",
-            hint="Install with the mirror that it carries: tar -xzf BUNDLE install.sh tool"
-            " && sh install.sh BUNDLE",
+            f"{index.name} {index.version} is older than {installed.version}, which is in use",
+            hint="If that is meant: --allow-older; or mirror rollback, when it is still here.",
         )
-    progress.step("not signed (no trusted keys are configured here)")
 
 
 def rollback(root: Root, number: int | None) -> Generation:

@@ -126,6 +126,26 @@ class Interrupted(Quiet):
         yield advance
 
 
+class Bars(Quiet):
+    """Remembers each bar: its label, its total and what was counted."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def bar(self, label: str, total: int, unit: str = "B", **about: object) -> Iterator[Advance]:
+        """Count, and remember at the end."""
+        done = 0
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            assert amount >= 0
+            done += amount
+
+        yield advance
+        self.seen.append((label, total, done))
+
+
 def framed(tar: bytes) -> bytes:
     """Right framing around any tar."""
     total, crc, out = len(tar), 0, b""

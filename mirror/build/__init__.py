@@ -16,8 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,9 +26,9 @@ from mirror.build import deltas, increments, supply
 from mirror.build.increments import Base
 from mirror.build.locking import lock, summary
 from mirror.build.proof import Proof, outstanding
-from mirror.bundle import layout, writer
+from mirror.bundle import beside, layout, writer
 from mirror.bundle.splitting import Volumes, pack_volumes, require_sensible
-from mirror.bundle.volumes import list_path, read_list
+from mirror.bundle.volumes import bundle_name, list_path, read_list
 from mirror.core import index as indexes
 from mirror.core.artifact import Artifact, Json
 from mirror.core.index import Entry, Index
@@ -36,6 +36,7 @@ from mirror.core.lock import Lock
 from mirror.errors import BundleError, MachineError, UsageError
 from mirror.project import SOURCES, Project
 from mirror.store import atomic
+from mirror.trust.signing import SigningKey
 
 __all__ = ["Built", "Plan", "build", "is_built", "lock", "make_plan", "summary"]
 
@@ -63,7 +64,8 @@ class Plan:
     """What a build makes: decided before anything is fetched or written.
 
     target: the file, or the descriptor. size: of the bundle, in bytes. derived: sha256 -> bytes of
-    the members that follow from the lock. split: into volumes, which lie beside the target.
+    the members that follow from the lock. split: into volumes, which lie beside the target. keys:
+    that sign it; size is without what they add.
     """
 
     index: Index
@@ -72,6 +74,7 @@ class Plan:
     derived: dict[str, bytes]
     base: Base | None
     split: Volumes | None = None
+    keys: tuple[SigningKey, ...] = ()
 
     @property
     def file(self) -> Path | None:
@@ -97,12 +100,16 @@ class Plan:
 
 
 def build(
-    project: Project, output: Output, since: Path | None = None, split: Volumes | None = None
+    project: Project,
+    output: Output,
+    since: Path | None = None,
+    split: Volumes | None = None,
+    keys: Sequence[SigningKey] = (),
 ) -> Built:
-    """The project's bundle: locked, fetched, proved and packed; nothing of it done twice.
+    """The project's bundle: locked, fetched, proved, packed and signed; nothing of it done twice.
 
     since: a bundle, a lock or an inventory that says what the server has; that is not shipped.
-    split: into volumes, instead of one file.
+    split: into volumes, instead of one file. keys: to sign it with.
     """
     if isinstance(output, Path):
         _refuse_output(project, output, since)
@@ -111,11 +118,15 @@ def build(
     locked, changed = lock(project)
     if not changed:
         progress.step(f"the lock is fresh: {summary(locked.artifacts)}")
-    plan = make_plan(project, locked, output, base, split)
+    plan = replace(make_plan(project, locked, output, base, split), keys=tuple(keys))
     if base:
         progress.step(f"since {base.source}: {base.summary(plan.index)}")
+        if remark := base.remark(plan.index):
+            progress.warn(remark)
     if is_built(project, plan):
-        return Built(plan.file, plan.index, plan.size, changed=False, volumes=plan.volumes)
+        return _built(plan, changed=False)
+    for key in keys:
+        key.unlock()  # before long work, not after it
     for data in (*plan.derived.values(), plan.index.to_bytes()):  # the index: for increments
         blobs.put(data)
     proof = outstanding(project, locked, plan.index, base)
@@ -126,10 +137,21 @@ def build(
         return places.get(artifact.sha256) or blobs.path(artifact.sha256)
 
     if base and deltas.make(plan.index, base, locate, blobs, progress):
-        plan = make_plan(project, locked, output, base, split)
+        plan = replace(make_plan(project, locked, output, base, split), keys=tuple(keys))
         blobs.put(plan.index.to_bytes())
     _pack(project, plan, locate)
-    return Built(plan.file, plan.index, plan.size, changed=True, volumes=plan.volumes)
+    return _built(plan, changed=True)
+
+
+def _built(plan: Plan, *, changed: bool) -> Built:
+    """What is there now; with signatures it is a little larger than planned."""
+    size, volumes = plan.size, plan.volumes
+    if plan.keys and plan.file and plan.split:
+        known = read_list(plan.file)
+        size, volumes = known.size, len(known.volumes)
+    elif plan.keys and plan.file:
+        size = plan.file.stat().st_size
+    return Built(plan.file, plan.index, size, changed, volumes)
 
 
 def make_plan(
@@ -162,8 +184,13 @@ def make_plan(
 
 def _refuse_output(project: Project, output: Path, since: Path | None) -> None:
     """Raises UsageError rather than write over what is no bundle, or over the base."""
-    ours = [project.path, project.lock_path, *([since] if since else [])]
-    if output.is_dir() or any(output.absolute() == path.absolute() for path in ours):
+    ours = [project.path, project.lock_path]
+    if since:  # itself, or what its volumes' names begin with
+        ours += [since, since.with_name(bundle_name(since.name) or since.name)]
+    if output.exists() and not output.is_file():  # a folder, a device, a pipe with a name
+        hint = "To a pipe: mirror build -o - > PIPE" if not output.is_dir() else None
+        raise UsageError(f"a bundle cannot be written to {output}: it is no file", hint=hint)
+    if any(output.absolute() == path.absolute() for path in ours):
         raise UsageError(f"a bundle cannot be written to {output}")
     if output.is_file() and output.stat().st_size:
         with open(output, "rb") as file:
@@ -221,22 +248,39 @@ def _fetch(project: Project, plan: Plan, proof: Proof) -> dict[str, Path]:
 
 
 def _pack(project: Project, plan: Plan, locate: writer.Locate) -> None:
-    progress = project.context.progress
+    progress, data = project.context.progress, plan.index.to_bytes()
+    signature = _signature(plan, data)
     if isinstance(plan.target, Path):
         plan.target.parent.mkdir(parents=True, exist_ok=True)
         if plan.split:
-            pack_volumes(plan.index, b"", locate, plan.target, plan.split, progress)
+            made = pack_volumes(plan.index, signature, locate, plan.target, plan.split, progress)
+            _sign_list(plan, made.to_bytes())
         else:
-            writer.pack_file(plan.index, b"", locate, plan.target, progress)
+            writer.pack_file(plan.index, signature, locate, plan.target, progress)
+        if beside.drop_stale(plan.target, data):
+            progress.step(f"removed {beside.path(plan.target)}: it signed an earlier build")
         _note_built(project, plan)
         return
     try:
-        writer.pack(plan.index, b"", locate, plan.target, progress)
+        writer.pack(plan.index, signature, locate, plan.target, progress)
     except BrokenPipeError:
         raise MachineError(
             "what read the bundle from the pipe ended before the bundle did",
             hint="See what it said. To run both again costs no download.",
         ) from None
+
+
+def _signature(plan: Plan, data: bytes) -> bytes:
+    return b"".join(key.sign(data).armoured for key in plan.keys)
+
+
+def _sign_list(plan: Plan, data: bytes) -> None:
+    """Sign the list of volumes, so that each can be checked before the one with the index comes."""
+    assert plan.file is not None  # noqa: S101 -- volumes are files
+    if plan.keys:
+        atomic.write(beside.path(plan.file), _signature(plan, data))
+    else:
+        beside.drop_stale(plan.file, data)
 
 
 def is_built(project: Project, plan: Plan) -> bool:
@@ -268,9 +312,10 @@ def _stamps(plan: Plan) -> list[Json]:
     if plan.split:
         known = read_list(plan.file)
         files += [plan.file.with_name(p.name) for p in (*known.volumes, *known.recovery)]
+        files += [beside.path(plan.file)] if plan.keys else []
     stamps: list[Json] = [plan.index.digest]
     for file in files:
         status = file.stat()
         stamps += [status.st_size, status.st_mtime_ns, status.st_ino]
     split = [plan.split.size, plan.split.recovery] if plan.split else []
-    return [*stamps, *split]
+    return [*stamps, *split, *(key.public.fingerprint for key in plan.keys)]

@@ -3,7 +3,7 @@
     store/deltas/OLD-NEW   how NEW is made of OLD; empty when that would save too little
 
 Both files have to be at hand when it is made: the new one as for any build, the old one in the
-builder's store or in the bundle that --since names.
+builder's store or in the bundle that --since names, which may be in volumes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +22,7 @@ from mirror.build.increments import Base
 from mirror.build.regions import cut
 from mirror.bundle import layout
 from mirror.bundle.member import Member
-from mirror.bundle.opening import opened
+from mirror.bundle.opening import files_of, opened
 from mirror.core.artifact import Artifact
 from mirror.core.delta import MAX_PIECES, Piece, artifact
 from mirror.core.index import Index, total_size
@@ -63,10 +64,10 @@ def make(
         return False
     made = []
     total = total_size([file for pair in todo for file in pair])
-    starts = _starts(base, progress)
+    packed = _Packed.of(base, progress)
     with progress.bar("comparing", total) as advance:
         for old, new in todo:
-            if file := _open(old, base, starts, blobs):
+            if file := _open(old, packed, blobs):
                 with file, open(locate(new), "rb") as fresh:
                     note = _compared(file, old, fresh, new, blobs, advance)
                 if note is None:
@@ -86,9 +87,7 @@ def make(
 
 def _pairs(index: Index, base: Base) -> Iterator[tuple[Artifact, Artifact]]:
     """Old and new version of each large file that is new."""
-    if base.index is None:
-        return
-    olds = {_name(a): a for a in base.index.artifacts if a.sha256 in base.held}
+    olds = {_name(a): a for a in base.artifacts if a.sha256 in base.held}
     for new in {a.sha256: a for a in index.artifacts if a.sha256 not in base.held}.values():
         old = olds.get(_name(new))
         if old and min(old.size, new.size) >= SMALLEST:
@@ -186,23 +185,35 @@ def _keep(file: BinaryIO, pieces: Iterable[Piece], blobs: Blobs) -> str:
     return digest.hexdigest()
 
 
-def _starts(base: Base, progress: Progress) -> dict[str, int]:
-    """sha256 of each artifact in the base's file -> where it begins in the tar."""
-    found: dict[str, int] = {}
-    if base.bundle:
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """The bundle that is the base, to be read at any place.
+
+    files: itself, or its volumes. starts: sha256 of each artifact in it -> its place in the tar.
+    """
+
+    files: Sequence[Path] = ()
+    starts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, base: Base, progress: Progress) -> _Packed:
+        """Without anything when the base was not named by its bundle."""
+        if base.bundle is None:
+            return cls()
+        starts: dict[str, int] = {}
         with opened([str(base.bundle)], progress) as [reader]:
             at = len(layout.head(reader.index_bytes, reader.signature))
             for shipped in reader.index.shipped:
                 at += len(layout.member_header(shipped.path, shipped.size, shipped.mode))
-                found[shipped.sha256] = at
+                starts[shipped.sha256] = at
                 at += shipped.size + layout.padding(shipped.size)
-    return found
+        return cls(files_of(str(base.bundle), progress), starts)
 
 
-def _open(old: Artifact, base: Base, starts: Mapping[str, int], blobs: Blobs) -> BinaryIO | None:
+def _open(old: Artifact, packed: _Packed, blobs: Blobs) -> BinaryIO | None:
     """The bytes of an old file, None where they are nowhere."""
     if blobs.has(old.sha256, old.size):
         return open(blobs.path(old.sha256), "rb")
-    if base.bundle is None or old.sha256 not in starts:
+    if old.sha256 not in packed.starts:
         return None
-    return io.BufferedReader(Member(base.bundle, starts[old.sha256], old.size), CHUNK)
+    return io.BufferedReader(Member(packed.files, packed.starts[old.sha256], old.size), CHUNK)

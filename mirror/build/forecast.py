@@ -117,6 +117,8 @@ def lines(seen: Forecast) -> list[str]:
     ]
     if plan.base:
         text.append(f"  since    {plan.base.source}: {plan.base.summary(plan.index)}")
+        if remark := plan.base.remark(plan.index):
+            text.append(f"           {remark}")
     for share in seen.shares:
         line = f"  {share.kind:8} {counted(len(share.artifacts), 'file')},"
         line += f" {human_size(total_size(share.artifacts))}"

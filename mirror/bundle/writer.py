@@ -12,8 +12,8 @@ import io
 import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,8 +46,20 @@ def pack_file(
     Raises BundleError where an artifact's file is not what the index says, MachineError where there
     is no space or `target` cannot be written.
     """
-    temporary = atomic.unused_name(target)
     size, times = layout.bundle_size(index, len(signature)), Times()
+    with whole(target, size, times) as write:
+        _pack(index, signature, locate, write, progress, times)
+    progress.detail(f"packing: {times.summary(size)}")
+
+
+@contextmanager
+def whole(target: Path, size: int, times: Times) -> Iterator[Write]:
+    """Yields what writes `target`, of so many bytes: durable and whole once the block has ended.
+
+    When that raises, what is there stays as it is. Raises MachineError where there is no space, or
+    `target` cannot be written.
+    """
+    temporary = atomic.unused_name(target)
     with flow.writing(target):
         sweep(target)
         flow.require_space(target.parent, size)
@@ -56,8 +68,7 @@ def pack_file(
             try:
                 mark(out)
                 with flow.Background() as disk:
-                    sink = _Durable(out, disk, times)
-                    _pack(index, signature, locate, sink.write, progress, times)
+                    yield _Durable(out, disk, times).write
                     with times.main("waiting for the disk"):
                         disk.finish()
                         os.fsync(out)
@@ -68,7 +79,6 @@ def pack_file(
             temporary.unlink(missing_ok=True)
             raise
         atomic.sync_folder(target.parent)
-    progress.detail(f"packing: {times.summary(size)}")
 
 
 def sweep(target: Path) -> None:
@@ -165,6 +175,24 @@ def _pack(
                 write(buffer.views)
 
 
+def framed(
+    chunk: layout.Chunk, data: memoryview, total: int, crc: int
+) -> tuple[list[memoryview], int]:
+    """A chunk's bytes with the gzip framing between them, and the CRC32 so far.
+
+    total: length of the tar. crc: of the gzip member before the chunk.
+    """
+    views = [
+        view
+        for front, cut in zip(chunk.frame(total), chunk.cuts(), strict=True)
+        for view in (memoryview(front), data[cut])
+    ]
+    crc = layout.crc32(data, crc, chunk.start)
+    if chunk.ends_member(total):
+        views.append(memoryview(layout.trailer(crc, chunk.stop)))
+    return views, crc
+
+
 @dataclass(slots=True)
 class _Buffer:
     """One chunk on its way: its tar bytes, what they are made of, and what is to be written."""
@@ -232,16 +260,8 @@ class _Packer:
 
     def frame(self, buffer: _Buffer) -> None:
         """Lay the gzip framing between the chunk's bytes."""
-        chunk = buffer.chunk
-        data = buffer.data[: chunk.size]
-        buffer.views = [
-            view
-            for front, cut in zip(chunk.frame(self._total), chunk.cuts(), strict=True)
-            for view in (memoryview(front), data[cut])
-        ]
-        self._crc = layout.crc32(data, self._crc, chunk.start)
-        if chunk.ends_member(self._total):
-            buffer.views.append(memoryview(layout.trailer(self._crc, chunk.stop)))
+        data = buffer.data[: buffer.chunk.size]
+        buffer.views, self._crc = framed(buffer.chunk, data, self._total, self._crc)
 
     def _changed(self, artifact: Artifact, what: str) -> BundleError:
         return BundleError(

@@ -1,21 +1,18 @@
 """What a server has, as `mirror probe` writes it down there and a manifest's target takes it.
 
-It is a JSON document, or its summary: the same document, compressed and spelled in base32, for a
-person who may carry nothing out but a photo of the screen.
+It is a JSON document, or its summary (mirror.core.summary): less of the same document, for a person
+who may carry nothing out but a photo of the screen.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
-import zlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mirror.core import paths
+from mirror.core import summary as summaries
 from mirror.core.artifact import Json
 from mirror.core.target import PLATFORMS
 from mirror.errors import UsageError
@@ -23,17 +20,10 @@ from mirror.errors import UsageError
 FORMAT = 1
 #: No summary is longer, in characters.
 MAX_SUMMARY = 2000
-#: No summary holds more: a hundred times what `summary` would put into one.
-_MAX_DOCUMENT = 2**20
 _HINT = "Write one on the server: mirror probe --env ENV -o FILE"
 #: What names, versions and builds of conda packages are made of.
 _WORD = re.compile(r"[A-Za-z0-9_.+!-]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MARK = "MIRROR"
-#: Characters of a summary's line, without the two that check it.
-_LINE = 60
-#: What is easily read for a letter of base32, which has none of these.
-_MISREAD = str.maketrans("018", "OIB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +119,24 @@ class Inventory:
         return document | {key: value for key, value in more.items() if value is not None}
 
 
+def is_one(data: bytes) -> bool:
+    """Whether these bytes are meant as an inventory or its summary, rightly spelled or not."""
+    return _is_json(data) or summaries.begins(data)
+
+
+def _is_json(data: bytes) -> bool:
+    return data.decode(json.detect_encoding(data), "replace").lstrip().startswith("{")
+
+
 def parse(data: bytes, source: str) -> Inventory:
     """The inventory that these bytes spell, or its summary. Raises UsageError when they do not."""
+    if not _is_json(data) and summaries.begins(data):
+        data = summaries.opened(data, source)
     try:
-        document = json.loads(opened(data, source))
+        try:
+            document = json.loads(data)
+        except ValueError as error:
+            raise ValueError(f"it is no JSON, and no summary: {error}") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"it is not an inventory of format {FORMAT}")
         return _from_document(document)
@@ -218,16 +222,12 @@ def _hash(value: object) -> str:
     return value
 
 
-# -- the summary ----------------------------------------------------------------------------------
-
-
 def summary(inventory: Inventory) -> list[str]:
-    """The inventory as lines of capital letters and digits, of at most MAX_SUMMARY characters.
+    """The inventory as words of capital letters and digits, of at most MAX_SUMMARY characters.
 
-    The first line has the mark and a checksum of all; every other one ends in two characters that
-    check it. Joined by spaces they are the same: what a QR code holds. Hashes of artifacts are not
-    in it: the digests of the bundles say as much to a builder that has these. Packages are, where
-    there is room. Raises UsageError when nothing that may be left out makes it short enough.
+    Set apart by any white space they are the same. Hashes of artifacts are not in it: the digests
+    of the bundles say as much to a builder that has these. Packages are, where there is room.
+    Raises UsageError when nothing that may be left out makes it short enough.
     """
     short = replace(inventory, held=None)
     if inventory.held is not None:
@@ -236,54 +236,8 @@ def summary(inventory: Inventory) -> list[str]:
         if name and getattr(short, name):
             less: dict[str, Any] = {name: (), "omitted": (*short.omitted, name)}
             short = replace(short, **less)
-        lines = list(_spelled(short))
-        if sum(len(line) + 1 for line in lines) <= MAX_SUMMARY:
-            return lines
+        text = json.dumps(short.to_json(), separators=(",", ":"), ensure_ascii=False)
+        words = summaries.words(text.encode())
+        if sum(len(word) + 1 for word in words) <= MAX_SUMMARY:
+            return words
     raise UsageError("this inventory has no summary that is short enough", hint=_HINT)
-
-
-def _spelled(inventory: Inventory) -> Iterator[str]:
-    text = json.dumps(inventory.to_json(), separators=(",", ":"), ensure_ascii=False)
-    data = zlib.compress(text.encode(), 9, wbits=-15)
-    letters = base64.b32encode(data).decode().rstrip("=")
-    yield f"{_MARK}{_check('', data, 8)}"
-    for number, at in enumerate(range(0, len(letters), _LINE), 1):
-        line = letters[at : at + _LINE]
-        yield line + _check(str(number), line.encode(), 2)
-
-
-def opened(data: bytes, source: str) -> bytes:
-    """The JSON of an inventory: what its summary holds, or the bytes themselves if they are none.
-
-    Raises UsageError that names the lines of a summary which were not copied as they stood.
-    """
-    if data.lstrip()[: len(_MARK)].upper() != _MARK.encode():
-        return data
-    head, *lines = data.decode("ascii", "replace").upper().split()
-    lines = [line.translate(_MISREAD) for line in lines]
-    wrong = [
-        f"line {number + 1}: {paths.shown(line)}"
-        for number, line in enumerate(lines, 1)
-        if _check(str(number), line[:-2].encode(), 2) != line[-2:]
-    ]
-    letters = "".join(line[:-2] for line in lines)
-    try:
-        content = b"" if wrong else base64.b32decode(letters + "=" * (-len(letters) % 8))
-    except ValueError:
-        content = b""
-    if _check("", content, 8) != head[len(_MARK) :].translate(_MISREAD):
-        raise UsageError(
-            f"{source} is a summary that was not copied as it stood",
-            problems=wrong,
-            hint="Compare it with what the server shows: `mirror probe --summary`.",
-        )
-    unpacker = zlib.decompressobj(wbits=-15)
-    try:
-        return unpacker.decompress(content, _MAX_DOCUMENT)
-    except zlib.error as error:
-        raise UsageError(f"{source} is not an inventory: {error}", hint=_HINT) from None
-
-
-def _check(front: str, data: bytes, length: int) -> str:
-    digest = hashlib.sha256(front.encode() + data).digest()
-    return base64.b32encode(digest)[:length].decode()

@@ -305,12 +305,15 @@ class VerifySection(Section):
     imports: modules that must import; a `?` at the end makes one optional.
     steps: optimizer steps of the training run.
     precision: of the training run.
+    checks: further ones, of programs that the environment has: whether Ray runs a task a GPU,
+        whether vLLM generates with the model.
     """
 
     model: RepoId | None = None
     imports: list[Text] = []
     steps: int = Field(default=40, ge=10, le=10_000)
     precision: Literal["no", "fp16", "bf16"] = "no"
+    checks: list[Literal["ray", "vllm"]] = []
 
 
 def _shape(value: Any) -> str:

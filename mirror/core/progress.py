@@ -10,6 +10,10 @@ from typing import Protocol, TypeAlias
 Advance: TypeAlias = Callable[[int], None]
 
 
+def uncounted(amount: int) -> None:
+    """An Advance for when nobody counts."""
+
+
 class Progress(Protocol):
     """What `console` offers to the use cases."""
 
@@ -61,4 +65,4 @@ class Quiet:
         names: Callable[[], Sequence[str]] = tuple,
     ) -> Iterator[Advance]:
         """Count nothing."""
-        yield lambda amount: None
+        yield uncounted

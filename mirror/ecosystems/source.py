@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from mirror.core.artifact import Artifact
 from mirror.core.manifest import WheelsSection
-from mirror.core.progress import Progress
+from mirror.core.progress import Advance, Progress, uncounted
 from mirror.core.target import Target
 from mirror.fetch.http import Fetcher, Request
 from mirror.store import atomic
@@ -106,6 +107,7 @@ class LocalHashes:
         self._file = file
         self._known: dict[str, list[Any]] = {}
         self._changed = False
+        self._advance: Advance = uncounted
         if file is not None and file.is_file():
             try:
                 self._known = json.loads(file.read_bytes())
@@ -119,10 +121,24 @@ class LocalHashes:
         key = str(path.absolute())
         known = self._known.get(key)
         if known is None or known[:3] != stamp:
-            known = [*stamp, hash_file(path)]
+            known = [*stamp, hash_file(path, self._advance)]
             self._known[key] = known
             self._changed = True
         return status.st_size, str(known[3])
+
+    @contextmanager
+    def counting(self, files: Iterable[Path], progress: Progress) -> Iterator[None]:
+        """Show how far it is while these are asked for: of their bytes that are not known yet."""
+        total = 0
+        for file in files:
+            with suppress(OSError):  # whoever asks for it says so
+                status = os.stat(file)
+                stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+                if self._known.get(str(file.absolute()), [])[:3] != stamp:
+                    total += status.st_size
+        with progress.bar("hashing local files", total) as self._advance:
+            yield
+        self._advance = uncounted
 
     def save(self) -> None:
         """Write down what was learnt."""

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from mirror.core.progress import Advance, uncounted
 from mirror.errors import BundleError
 from mirror.store import atomic
 
@@ -118,13 +119,14 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def hash_file(path: Path | str) -> str:
-    """sha256 of a file's bytes, in constant memory."""
+def hash_file(path: Path | str, advance: Advance = uncounted) -> str:
+    """sha256 of a file's bytes, in constant memory; told of each part of them that was read."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(CHUNK))
     with open(path, "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
+            advance(count)
     return digest.hexdigest()
 
 

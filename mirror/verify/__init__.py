@@ -12,6 +12,7 @@ import itertools
 import json
 import platform
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -41,13 +42,15 @@ def verify(
     progress: Progress,
     limits: Limits | None = None,
     climb: bool = False,
+    checks: Sequence[str] = (),
     save_baseline: bool = False,
 ) -> Report:
     """Verify the current generation of `root`, and write the report.
 
     gpus: how many must be proved; None for all that are visible, and two CPU processes where there
     are none. report_folder: None for a fresh one under the root's log. climb: measure every rung
-    of the NCCL ladder. save_baseline: keep this run's figures, for later runs to be held against.
+    of the NCCL ladder. checks: "ray" and "vllm", beside those that the manifest asks for.
+    save_baseline: keep this run's figures, for later runs to be held against.
     Raises UsageError for less than one GPU, MachineError when nothing is installed or the report
     cannot be written. What is found wrong is in the report, whose verdict is then "fail".
     """
@@ -60,7 +63,7 @@ def verify(
     folder = folder.absolute()
     subject = Subject(root, generation, index, gpus, _fresh(folder), progress)
     with processes.nothing_left_behind():
-        course = Course(subject, limits or Limits(), climb=climb)
+        course = Course(subject, limits or Limits(), climb=climb, checks=checks)
         course.run()
     course.stages += _baseline(subject, course, started, save_baseline)
     report = Report(

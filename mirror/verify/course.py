@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mirror.core.paths import shown
@@ -13,6 +14,7 @@ from mirror.verify import (
     child,
     diagnosis,
     environment,
+    extras,
     host,
     ladder,
     models,
@@ -24,7 +26,7 @@ from mirror.verify import (
 from mirror.verify.ladder import Measured, Rung
 from mirror.verify.launch import Job, Limits
 from mirror.verify.report import Check, Stage, Training
-from mirror.verify.subject import Subject
+from mirror.verify.subject import CHECKS, Subject
 
 
 class Skip(Exception):  # noqa: N818 -- no error: the reason why a stage is not run
@@ -34,11 +36,22 @@ class Skip(Exception):  # noqa: N818 -- no error: the reason why a stage is not 
 class Course:
     """The stages in their order, and what each leaves to the later ones."""
 
-    def __init__(self, subject: Subject, limits: Limits, *, climb: bool = False) -> None:
-        """climb: measure every rung of the ladder, whatever the plain run comes to."""
+    def __init__(
+        self,
+        subject: Subject,
+        limits: Limits,
+        *,
+        climb: bool = False,
+        checks: Sequence[str] = (),
+    ) -> None:
+        """climb: measure every rung of the ladder, whatever the plain run comes to.
+
+        checks: stages that are made only when they are asked for, beside the manifest's.
+        """
         self.subject = subject
         self.limits = limits
         self.climb = climb
+        self.checks = {*subject.checks, *checks}
         self.stages: list[Stage] = []
         self.gpus: list[host.Gpu] = []
         self.stack: stack.Stack | None = None
@@ -61,6 +74,9 @@ class Course:
         self._stage("models", self._models)
         self._stage("single", self._train_single)
         self._stage("multi", self._train_multi)
+        for name in CHECKS:
+            if name in self.checks:
+                self._stage(name, functools.partial(self._extra, name))
 
     def verdict(self, stage: str, check: str | None = None) -> str:
         """Of a stage that has been, or of one check in it; "skip" for a check that was not made."""
@@ -155,6 +171,16 @@ class Course:
         return remedy.settle(
             train, measure, rungs, promised=self._promised(plan.processes), always=self.climb
         )
+
+    def _extra(self, name: str) -> Iterable[Check]:
+        self._need("store")
+        self._need("host", "gpus")
+        if self.subject.python is None:
+            return [Check("installed", "fail", "asked for, and the bundle brought no environment")]
+        seen = len(self.stack.gpus) if self.stack else len(self.gpus)
+        gpus = min(self.subject.gpus or seen, seen)
+        env = self.settled.env if self.settled else {}
+        return extras.check(name, self.subject, self.subject.python, gpus=gpus, env=env)
 
     def _promised(self, ranks: int) -> dict[tuple[int, int], float]:
         """Bytes/s one way between each two ranks, which have the first so many visible GPUs.

@@ -1,8 +1,8 @@
 """Stages `ray` and `vllm`: does what jobs start beside torch work here? Only when asked for.
 
 Each is one process of the environment's own interpreter (trainer/ray_check.py, vllm_check.py) and
-whatever that starts. All of it is ended with the stage: Ray's servers outlive the program that
-started them, and vLLM's engine holds the GPUs' memory.
+whatever that starts. All of it is ended with the stage: workers can outlive the program that
+started them, and vLLM's hold the GPUs' memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from mirror.verify import child, cluster, diagnosis, generating, host, processes
 from mirror.verify.report import Check
 from mirror.verify.subject import CHECKS, Subject
 
-#: Seconds that each may take. Ray gives up by itself after about two minutes without its servers.
-LIMITS = {"ray": 240.0, "vllm": 600.0}
-#: After this share of them a process writes into its log where it stands.
-_STACK = 0.95
+#: Seconds that each may take. Ray is up after 5 s; after 40 s on two cores that have other work.
+LIMITS = {"ray": 180.0, "vllm": 600.0}
+#: Seconds before their end at which a process writes into its log where it stands.
+_STACK = 10.0
 #: What a socket's address holds on Linux (unix(7)), and the longest that Ray adds to its folder:
 #: /session_2026-12-01_06-27-34_666000_4194304/sockets/plasma_store
 _ADDRESS, _ADDED = 107, 65
+#: Longest folder that Ray's can be made in, in bytes.
+_LONGEST = _ADDRESS - _ADDED - len("/mirror-ray-12345678")
 _ABSENT = "asked for, and not in this environment"
 
 
@@ -53,8 +55,7 @@ def _ray(subject: Subject, python: Path, gpus: int, env: Mapping[str, str]) -> I
     try:
         place = short_folder()
     except OSError as error:
-        longest = _ADDRESS - _ADDED - len("/mirror-12345678")
-        advice = f"Set TMPDIR to a folder that can be written to, of at most {longest} characters."
+        advice = f"Set TMPDIR to a folder that can be written to, of at most {_LONGEST} characters."
         yield Check("folder", "fail", f"there is none for Ray's sockets: {error}", advice)
         return
     environ = {
@@ -96,14 +97,13 @@ def short_folder() -> Path:
 
     The report's would be too long. Raises OSError when there is none.
     """
-    longest = _ADDRESS - _ADDED - len("/mirror-12345678")
     why: list[str] = []
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108 -- mkdtemp's modes
-        if len(os.fsencode(parent)) > longest:
+        if len(os.fsencode(parent)) > _LONGEST:
             why.append(f"{parent} is too long ({len(os.fsencode(parent))} bytes)")
             continue
         try:
-            return Path(tempfile.mkdtemp(prefix="mirror-", dir=parent))
+            return Path(tempfile.mkdtemp(prefix="mirror-ray-", dir=parent))
         except OSError as error:
             why.append(f"{parent}: {error.strerror}")
     raise OSError("; ".join(why))
@@ -191,12 +191,13 @@ def _ask(
 ) -> tuple[Any, str, list[int]]:
     """The trainer's answer, or None and why; and which of its processes cannot be ended."""
     limit = LIMITS[name]
+    stack = max(limit - _STACK, limit / 2)
     before = processes.descendants()
     try:
         answer, reason = child.ask(
             python,
             name,
-            [*line, "--limit", f"{limit * _STACK:.1f}"],
+            [*line, "--limit", f"{stack:.1f}"],
             environ=environ,
             folder=subject.work / name,
             timeout=limit,
@@ -214,7 +215,7 @@ def _failed(
     phase = ranks.read_phase(folder, 0)
     said = symptoms.excerpt(folder / "log")
     timed_out = reason.startswith("it had not ended")
-    lines = [f"{reason}", f"last phase: {shown(str(phase)) if phase else 'none'}"]
+    lines = [reason, f"last phase: {shown(str(phase)) if phase else 'none'}"]
     if timed_out:
         lines += [f"it stood in {place}" for place in _stands(said)]
     found = symptoms.diagnose_all({name: said, **logs, "the end": reason})

@@ -6,13 +6,12 @@ import json
 import os
 import random
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.bench import origin
-from tests.bench.rows import REPOSITORY, Compared, Group, Row, run
+from tests.bench.rows import REPOSITORY, Compared, Group, Row, need, run, write_random
 
 #: The small files: how many, and from how many bytes to how many.
 SMALL = (200, 4_000, 40_000)
@@ -47,10 +46,10 @@ class Downloads(Group):
         files = folder / "files"
         files.mkdir()
         chance = random.Random(0)
-        _write(files / "model.safetensors", size)
+        write_random(files / "model.safetensors", size)
         count, least, most = SMALL
         for number in range(count):
-            _write(files / f"{number:03}.json", chance.randrange(least, most))
+            write_random(files / f"{number:03}.json", chance.randrange(least, most))
         self.size = sum(path.stat().st_size for path in files.iterdir())
         self.server = subprocess.Popen(
             [sys.executable, "-m", "tests.bench.origin", files],
@@ -94,9 +93,10 @@ class Downloads(Group):
             Row(CLIENT, self.hf, size=self.size, often=False),
         ]
 
-    def memory(self) -> str:
-        """The most that a process of mirror took, in words."""
-        return f"peak memory of mirror's downloads: {self.peak / 1e6:.0f} MB resident"
+    def notes(self) -> list[str]:
+        """The most that a process of mirror took."""
+        peak = f"{self.peak / 1e6:.0f} MB resident"
+        return [f"peak memory of mirror's downloads: {peak} (aim: under 200)"]
 
     def mirror(self, how: str, what: str | Path) -> None:
         peak = subprocess.run(
@@ -110,12 +110,12 @@ class Downloads(Group):
         self.peak = max(self.peak, int(peak))
 
     def aria2(self, listing: str, *options: str) -> None:
-        _need("aria2c")
+        need("aria2c")
         run(*ARIA2, *options, f"--input-file={self.folder / listing}", folder=self.scratch)
 
     def hf(self) -> None:
         hf = Path(sys.executable).with_name("hf")
-        _need(str(hf))
+        need(str(hf))
         command = (hf, "download", "--repo-type", "dataset", origin.REPO)
         run(*command, folder=self.scratch, variables=self.variables())
 
@@ -126,17 +126,6 @@ class Downloads(Group):
             "HF_HOME": str(self.scratch / "hf"),
             "HF_HUB_DISABLE_UPDATE_CHECK": "1",
         }
-
-
-def _write(path: Path, size: int) -> None:
-    with open(path, "wb") as file:
-        for start in range(0, size, 2**20):
-            file.write(os.urandom(min(2**20, size - start)))
-
-
-def _need(program: str) -> None:
-    if shutil.which(program) is None:
-        raise subprocess.CalledProcessError(127, [program], stderr="it is not installed")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -62,6 +63,23 @@ class Group(ABC):
     @abstractmethod
     def rows(self) -> list[Row]:
         """In the order in which they run."""
+
+    def notes(self) -> list[str]:
+        """What else there is to say when all rows have run, a line each."""
+        return []
+
+
+def need(program: str) -> None:
+    """Raises CalledProcessError where a program is not installed."""
+    if shutil.which(program) is None:
+        raise subprocess.CalledProcessError(127, [program], stderr="it is not installed")
+
+
+def write_random(path: Path, size: int) -> None:
+    """A file of so many bytes that nothing compresses."""
+    with open(path, "wb") as file:
+        for start in range(0, size, 2**20):
+            file.write(os.urandom(min(2**20, size - start)))
 
 
 def run(*command: str | Path, folder: Path, variables: dict[str, str] | None = None) -> None:

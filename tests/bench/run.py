@@ -6,7 +6,7 @@ Every row does one piece of work in an empty folder; each group of rows says whi
 each other, and the aim of each. The rows take turns, round after round, so that whatever else the
 machine does falls on all of them. A row's figure is the median of its rounds; the ratio of the
 fastest rounds is printed too, which a busy machine disturbs less.
-About four times `--size` must be free in the folder, and 1 GB besides; all of it is removed.
+About six times `--size` must be free in the folder, and 1 GB besides; all of it is removed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.bench.bundles import MEGABYTE, Bundles, SmallFiles
 from tests.bench.conda_install import CondaInstall
 from tests.bench.conda_repodata import Repodata
 from tests.bench.downloads import Downloads
+from tests.bench.increments import Increments
 from tests.bench.packages import Again, Environment, Resolve
 from tests.bench.rows import Compared, Group, Limited, Row
 from tests.bench.start import Start
@@ -34,6 +35,7 @@ from tests.bench.start import Start
 GROUPS: tuple[type[Group], ...] = (
     Bundles,
     SmallFiles,
+    Increments,
     Downloads,
     Start,
     Resolve,
@@ -146,14 +148,13 @@ def main() -> None:
         groups = prepare(chosen, folder, options.size * MEGABYTE, offline=options.offline)
         rows = [row for group in groups for row in group.rows()]
         seconds = measure(rows, folder / "scratch", options.rounds)
+        notes = [note for group in groups for note in group.notes()]
     print("\n".join(figures(rows, seconds)), end="\n\n")
     print("\n".join(verdicts((aim for group in groups for aim in group.aims), seconds)))
     if any(group.name == Bundles.name for group in groups):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(f"\npeak memory of pack and install: {peak / 1e6:.0f} MB resident (aim: under 200)")
-    for group in groups:
-        if isinstance(group, Downloads):
-            print(f"\n{group.memory()} (aim: under 200)")
+    print("\n".join(["", *notes]))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class Project:
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A package index with what the tool needs, in name."""
     shelf = tmp_path_factory.mktemp("shelf")
-    for name in ("click", "tqdm", "packaging", "pip"):
+    for name in ("click", "tqdm", "packaging", "segno", "pip"):
         make_wheel(shelf, name, "99")
     with serve(shelf) as url:
         yield url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -70,20 +71,25 @@ def test_a_log_gets_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[2:] == ["  linking: 50 of 200 packages, 1 min 30 s left"]
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-def test_a_log_gets_a_line_now_and_then(
-    quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("quiet", "verbose"), [(False, False), (True, False), (False, True), (True, True)]
+)
+def test_a_log_gets_no_progress_but_a_line_now_and_then_when_asked_for(
+    quiet: bool,
+    verbose: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(console, "_REPORT", 0.01)
-    before = threading.active_count()
-    with Console(quiet=quiet).bar("working", 10, "files", done=3) as advance:
+    before, asked = threading.active_count(), verbose and not quiet
+    with Console(quiet=quiet, verbose=verbose).bar("working", 10, "files", done=3) as advance:
         advance(2)
+        assert (threading.active_count() > before) == asked
         said = ""
-        while not said and not quiet:
-            said = capsys.readouterr().err
-    assert said.startswith("" if quiet else "  working: 5 of 10 files")
+        while asked and "  working: 5 of 10 files" not in said:
+            said += capsys.readouterr().err
     assert threading.active_count() == before
-    assert not quiet or capsys.readouterr().err == ""
+    assert asked or capsys.readouterr().err == ""
 
 
 def test_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +126,50 @@ def test_a_terminal_gets_a_bar_and_the_names_below_it_and_is_left_clean() -> Non
     assert "60%" in text
     assert "    org/a.safetensors, org/b.json" in text
     assert screen(text) == ["· a step meanwhile  (TIME)"]
+
+
+#: What a use case does, and then the result that it was for.
+_SAYS = """
+import sys
+from mirror.console import Console
+console = Console(as_json="--json" in sys.argv)
+for number in range(1000):
+    console.step(f"step {number} " + "." * 100)
+open(sys.argv[1], "w").close()
+console.result([f"line {number} " + "." * 100 for number in range(1000)], {"a": 1})
+"""
+
+
+@pytest.mark.parametrize("ends", ["", "2>&1", ">&-", "2>&-", ">&- 2>&-"])
+def test_the_work_goes_on_when_nobody_reads_what_it_says(ends: str, tmp_path: Path) -> None:
+    """The reader of a pipe has left, or a stream is closed: the exit code is the work's own."""
+    python, done = shlex.quote(sys.executable), tmp_path / "done"
+    script = f"{python} -c {shlex.quote(_SAYS)} {done} {ends} | true; exit ${{PIPESTATUS[0]}}"
+    process = subprocess.run(
+        ["bash", "-c", script],
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (process.returncode, "Error" in process.stderr) == (0, False), process.stderr
+    assert done.is_file()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is always full")
+def test_a_full_disk_ends_a_result_and_not_a_log(tmp_path: Path) -> None:
+    for log, code in ((True, 0), (False, 1)):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            process = subprocess.run(
+                [sys.executable, "-c", _SAYS, tmp_path / "done"],
+                env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+                stdout=subprocess.DEVNULL if log else full,
+                stderr=full if log else subprocess.PIPE,
+                timeout=300,
+                check=False,
+            )
+        assert bool(process.returncode) == bool(code)
 
 
 def screen(text: str) -> list[str]:

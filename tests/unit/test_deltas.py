@@ -18,6 +18,7 @@ from mirror.build import deltas as making
 from mirror.build.increments import Base
 from mirror.build.regions import cut
 from mirror.bundle import writer
+from mirror.bundle.splitting import Volumes, pack_volumes
 from mirror.core import delta
 from mirror.core.artifact import Artifact, Json
 from mirror.core.delta import Piece
@@ -77,7 +78,8 @@ class Pair:
 
     def base(self, bundle: Path | None = None) -> Base:
         held = frozenset(a.sha256 for a in self.olds.artifacts)
-        return Base("old", self.olds.digest, self.olds.digest, held, self.olds, bundle)
+        known = self.olds.artifacts
+        return Base("old", self.olds.digest, self.olds.digest, held, known, self.olds, bundle)
 
     def locate(self, found: Artifact) -> Path:
         return self.fresh if found.path == self.path else self.builder.path(found.sha256)
@@ -129,6 +131,18 @@ def test_the_old_file_is_read_out_of_the_old_bundle(tmp_path: Path) -> None:
     other = part_changed(tmp_path / "other")
     assert [a.kind for a in other.increment().shipped] == ["files", "files"]
     assert not (other.builder.folder / "deltas").exists()
+
+
+@pytest.mark.parametrize("size", [70_000, 2**20, 2**30])
+def test_the_old_file_is_read_out_of_the_old_volumes(tmp_path: Path, size: int) -> None:
+    pair = part_changed(tmp_path)
+    made = bundles.sources(tmp_path / "in", {"files/0": noise(7, 70_001), pair.path: pair.old})
+    target = tmp_path / "old.tar.gz"
+    pack_volumes(made.index, b"", made.locate, target, Volumes(size), Quiet())
+    pair.olds = made.index
+    index = pair.increment(tmp_path / "old.tar.gz.001")
+    assert [a.kind for a in index.shipped] == ["files", "delta"]
+    assert pair.install(index) == pair.new
 
 
 def test_a_damaged_copy_of_the_old_file_is_not_relied_on(tmp_path: Path) -> None:

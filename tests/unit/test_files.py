@@ -21,6 +21,7 @@ from mirror.errors import BundleError, DownloadError, UsageError
 from mirror.fetch.http import Fetcher, Patience, Request
 from mirror.store.blobs import Blobs
 from mirror.store.generations import Generation
+from tests import bundles
 from tests.hub import Server, faults
 
 
@@ -151,6 +152,18 @@ def test_a_change_changes_the_inputs(context: Context) -> None:
     write(context, {"d/c": "new"})
     seen.append(source.inputs(section, context))
     assert all(one != other for n, one in enumerate(seen) for other in seen[:n])
+
+
+def test_hashing_is_counted_in_bytes(context: Context) -> None:
+    write(context, {"a": bytes(3 * 2**20), "d/b": b"2", "d/c": b"3"})
+    bars = bundles.Bars()
+    counted = replace(context, progress=bars)
+    section: list[FileItem] = [LocalFile(path="a", to="a"), LocalFile(path="d", to="d")]
+    source.inputs(section, counted)
+    write(context, {"d/c": b"changed"})
+    source.resolve(section, counted)
+    label, size = "hashing local files", 3 * 2**20 + 2
+    assert bars.seen == [(label, size, size), (label, 7, 7)], "what is known is not read again"
 
 
 def test_a_remote_file(server: Server, context: Context) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +27,7 @@ from mirror.project import Project, open_project
 from mirror.store.blobs import Blobs
 from tests.index import make_wheel, serve
 
-TOOL = ("click", "tqdm", "packaging", "pip", "uv")
+TOOL = ("click", "tqdm", "packaging", "segno", "pip", "uv")
 MANIFEST = """
 name: demo
 version: "1"
@@ -37,9 +40,13 @@ files: [{path: data/, to: ./}]
 class Told(Quiet):
     def __init__(self) -> None:
         self.steps: list[str] = []
+        self.warnings: list[str] = []
 
     def step(self, text: str) -> None:
         self.steps.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 class Builder:
@@ -64,6 +71,7 @@ class Builder:
         manifest = self.folder / "m.yaml"
         manifest.write_text(text, encoding="utf-8")
         self.told.steps.clear()
+        self.told.warnings.clear()
         return open_project(manifest, self.told)
 
     def build(self, since: Path | None = None, *, name: str = "") -> build.Built:
@@ -201,13 +209,97 @@ def test_since_the_summary_of_an_inventory(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"hello", b"\xff\xfe\x00", b"{", b"{" * 100_000, b"{}", inventory(held=["x"])]
+    "data", [b"", b"hello", b"\xff\xfe\x00", b"a mirrored file", b"format = 1"]
 )
 def test_since_what_is_none_of_them(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "old"
     path.write_bytes(data)
     with pytest.raises(UsageError, match="old is no bundle, no lock and no inventory"):
         increments.of(path, bare(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"{", "is no JSON"),
+        (b"{" * 100_000, "is not an inventory"),
+        (b" {}", "not an inventory of format 1"),
+        (inventory(held=["x"]), "is not a sha256"),
+        (b"MIRRORAAAAAAAA\nNOTHING\n", "was not copied as it stood"),
+    ],
+)
+def test_since_an_inventory_that_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
+    """Its own error is told: a line of a summary that was misread, say."""
+    path = tmp_path / "old"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=says) as caught:
+        increments.of(path, bare(tmp_path))
+    assert "--since" in caught.value.message
+
+
+def test_since_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: Is a directory") as caught:
+        increments.of(tmp_path, bare(tmp_path))
+    assert "one of its volumes" in (caught.value.hint or "")
+
+
+def test_an_old_bundle_that_a_person_hardly_meant_is_told(builder: Builder) -> None:
+    other = builder.build(name="full.tar.gz").path
+    assert other is not None
+    text = MANIFEST.replace("name: demo", "name: another")
+    build.build(builder.project(text), None, other)
+    assert builder.told.warnings == [f"{other} is of another project, demo 1"]
+    lock = builder.file("old.toml", (builder.folder / "m.lock.toml").read_bytes())
+    text = MANIFEST.partition("wheels:")[0] + "files: [{path: note2, to: ./}]"
+    builder.file("note2", b"new")
+    blank = lock.read_text(encoding="utf-8").partition("[[")[0]
+    lock.write_text(blank, encoding="utf-8")
+    build.build(builder.project(text), None, lock)
+    assert builder.told.warnings == [f"{lock} has none of these files: this is no increment"]
+
+
+@pytest.mark.parametrize("kind", ["lock", "inventory", "summary"])
+def test_a_large_file_is_compared_with_what_any_of_them_names(builder: Builder, kind: str) -> None:
+    """The old version is in the builder's store; the server's newest is the one to compare with."""
+    text = MANIFEST.partition("wheels:")[0] + "files: [{path: data/model.pt, to: ./}]"
+
+    def made(version: int, since: Path | None = None) -> build.Built:
+        with zipfile.ZipFile(builder.data / "model.pt", "w") as archive:
+            for name, seed in (("frozen", 0), ("trained", version), ("half", version // 2)):
+                member = zipfile.ZipInfo(name)  # of no time
+                archive.writestr(member, random.Random(f"{name} {seed}").randbytes(2**20))
+        return build.build(builder.project(text), None, since)
+
+    full = [made(version) for version in (0, 1, 2)]
+    blobs = builder.project(text).context.blobs
+    for built in full:  # a plain file is not kept: what was fetched is
+        [model] = built.index.of_kind("files")
+        assert not blobs.has(model.sha256)
+    for version, _built in enumerate(full):
+        made(version)
+        blobs.put((builder.data / "model.pt").read_bytes())
+    held = sorted({a.sha256 for built in full for a in built.index.artifacts})
+    digests = [built.index.digest for built in reversed(full)]
+    found = inventories.parse(inventory(bundle=digests[0], bundles=digests, held=held), "i")
+    spelled = {
+        "lock": (builder.folder / "m.lock.toml").read_bytes(),
+        "inventory": json.dumps(found.to_json()).encode(),
+        "summary": "\n".join(inventories.summary(found)).encode(),
+    }
+    index = made(3, builder.file("old", spelled[kind])).index
+    [delta] = index.of_kind("delta")
+    assert delta.origin["base"] == full[2].index.of_kind("files")[0].sha256
+    assert delta.size < 1.1 * 2**20
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
+def test_what_is_no_file_is_not_replaced(builder: Builder) -> None:
+    pipe = builder.folder / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="it is no file") as caught:
+        builder.build(name="pipe")
+    assert caught.value.hint == "To a pipe: mirror build -o - > PIPE"
+    assert pipe.is_fifo()
 
 
 def test_since_an_inventory_of_no_root(tmp_path: Path) -> None:

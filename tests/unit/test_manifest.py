@@ -45,6 +45,7 @@ def test_every_scalar_is_text_before_it_is_typed() -> None:
     assert (manifest.version, manifest.target.python) == ("4.10", "3.10")
     assert manifest.verify.precision == "no"
     assert manifest.verify.steps == 10
+    assert manifest.verify.checks == []
     assert manifest.models == [
         "org/name",
         HubRepository(repo="org/other", revision="v1"),
@@ -114,11 +115,21 @@ verify: {steps: no}
         (b"name: a\nversion: 1\nwheels: {requirements: []}", "wheels.requirements is empty"),
         (b"models: [{repo: a/b, name: a/c}]", "m.yaml:1:22: the key models.0.name does not belong"),
         (b"models: [{repo: a/b, default: on it}]", "default: 'on it' is neither true nor false"),
+        (
+            b"verify:\n  checks: [ray, olama]",
+            "m.yaml:2:17: verify.checks.1: 'olama' is not 'ray' or",
+        ),
+        (b"verify: {checks: ray}", "m.yaml:1:10: verify.checks must be a list"),
         (b"endpoint: http://u:p@hub.invalid", "they come from netrc, or from HF_TOKEN"),
     ],
 )
 def test_a_mistake_is_named(data: bytes, words: str) -> None:
     assert words in mistakes(data)
+
+
+def test_further_checks_are_asked_for_by_name() -> None:
+    data = GOOD.replace(b"steps: 1_0", b"checks: [vllm, ray]")
+    assert reading.parse(data, "m.yaml").verify.checks == ["vllm", "ray"]
 
 
 def test_the_schema_for_editors_comes_from_the_same_classes() -> None:

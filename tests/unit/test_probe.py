@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +13,11 @@ import pytest
 
 from mirror import hardware
 from mirror import probe as use
-from mirror.core import inventory as inventories
 from mirror.core.artifact import Artifact
 from mirror.core.index import Entry, Index
 from mirror.core.inventory import MAX_SUMMARY, CondaPackage, Gpu, Inventory, parse, summary
 from mirror.core.progress import Quiet
+from mirror.core.summary import words
 from mirror.errors import UsageError
 from mirror.project import open_project
 from mirror.store.generations import Root
@@ -134,21 +136,70 @@ def test_a_summary_of_much_leaves_out_packages_and_says_so() -> None:
         summary(replace(SERVER, cpu=os.urandom(3000).hex()))
 
 
+def again(text: str) -> str:
+    """The first character of a word as another that nobody takes for it."""
+    return ("K" if text[0] != "K" else "W") + text[1:]
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda lines: "\ufeff" + "\r\n".join(lines),
+        lambda lines: "".join(lines),
+        lambda lines: "\n".join(f"{line[:10]} {line[10:]}" for line in lines),
+        lambda lines: "\n".join(textwrap.wrap("".join(lines), 37)),
+        lambda lines: "$ mirror probe --summary\n" + "\n".join(lines) + "\nuser@host:~$",
+        lambda lines: " ".join(reversed(lines)),
+        lambda lines: " ".join([*lines[:3], *lines]),
+        lambda lines: "\n".join(lines).translate(str.maketrans("OIB", "0|8")),
+        lambda lines: "\n".join(one_swap(line, "S5Z2G6LIQO", "5S2Z6GILOQ") for line in lines),
+    ],
+    ids=["notepad", "joined", "spaced", "wrapped", "prompt", "order", "twice", "digits", "alike"],
+)
+def test_a_summary_is_read_however_it_was_copied(spell: Callable[[list[str]], str]) -> None:
+    expected = replace(SERVER, held=None, omitted=("held",))
+    text = spell(summary(SERVER))
+    assert parse(text.encode(), "photo") == expected
+    assert parse(text.encode("utf-16"), "photo") == expected
+
+
+def one_swap(line: str, old: str, new: str) -> str:
+    """The line with the last of these characters taken for another."""
+    at = max(line.rfind(letter) for letter in old)
+    return line[:at] + line[at:].translate(str.maketrans(old, new))[:1] + line[at + 1 :]
+
+
 def test_a_line_that_was_copied_wrong_is_named() -> None:
     lines = summary(SERVER)
-    wrong = [*lines[:3], "A" + lines[3][1:] if lines[3][0] != "A" else "B" + lines[3][1:]]
-    with pytest.raises(UsageError, match="was not copied as it stood") as caught:
-        parse(joined([*wrong, *lines[4:]]), "photo")
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["line 4"]
-    for lost in ([*lines[:2], *lines[3:]], lines[:-1], lines[1:2], [lines[0]], ["MIRROR"]):
-        with pytest.raises(UsageError):
-            parse(joined(lost), "photo")
+
+    def problems(*wrong: str) -> list[str]:
+        with pytest.raises(UsageError, match="was not copied as it stood") as caught:
+            parse(joined(list(wrong)), "photo")
+        assert "mirror probe --summary" in (caught.value.hint or "")
+        return list(caught.value.problems)
+
+    *front, last = lines
+    assert problems(*lines[:3], again(lines[3]), *lines[4:]) == [
+        f"line 4 is misread: {again(lines[3])}"
+    ]
+    [short] = problems(*lines[:3], lines[3][:20] + lines[3][21:], *lines[4:])
+    assert short.startswith("line 4 is misread: ")
+    assert problems(*lines[:2], *lines[3:]) == ["line 3 is not there"]
+    assert problems(*lines[:2], *lines[4:]) == ["line 3 is not there", "line 4 is not there"]
+    assert problems(*front) == [f"line {len(lines)} and those after it are not there"]
+    assert problems(lines[0]) == ["line 2 and those after it are not there"]
+    [head] = problems(f"{lines[0][:6]}{again(lines[0][6:])}", *lines[1:])
+    assert head.startswith("line 1 is misread: MIRROR")
+    assert len(problems(*front, again(last))) == 1
+    for other in (b"MIRROR", joined(lines[1:]), b"mirrored: yes", b""):
+        with pytest.raises(UsageError, match="is not an inventory"):
+            parse(other, "photo")
 
 
 def test_a_summary_cannot_grow_without_end() -> None:
-    lines = list(inventories._spelled(replace(SERVER, cpu=" " * 2**21)))
+    lines = words(json.dumps({**SERVER.to_json(), "cpu": " " * 2**21}).encode())
     assert len(joined(lines)) < 10_000
-    with pytest.raises(UsageError, match="is not an inventory"):
+    with pytest.raises(UsageError, match=r"is not an inventory|was not copied"):
         parse(joined(lines), "photo")
 
 

@@ -36,7 +36,7 @@ ODD = "q'u$o\"te} `x` \\"
 def wheels() -> dict[str, bytes]:
     """This mirror as a wheel, and what it imports on a server."""
     found = {"airgap_mirror-0-py3-none-any.whl": source.own_wheel()}
-    for name in ("click", "tqdm", "packaging"):
+    for name in ("click", "tqdm", "packaging", "segno"):
         package = Path(str(importlib.import_module(name).__file__)).parent
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:

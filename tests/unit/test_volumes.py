@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mirror.bundle import recovery
+from mirror import inspect
+from mirror.bundle import par2, recovery
 from mirror.bundle.arrival import Arrival, find_list, look
 from mirror.bundle.opening import opened
 from mirror.bundle.splitting import Volumes, pack_volumes
@@ -163,7 +166,20 @@ def test_without_its_list(sent: Sent) -> None:
     list_path(sent.target).unlink()
     said = sent.refused(kind=UsageError)
     assert "b.tar.gz.volumes.json is not beside the volumes" in said
-    assert "cat b.tar.gz.* | mirror install -" in said
+    assert "cat b.tar.gz.[0-9]* | mirror install -" in said, "and no recovery data in between"
+
+
+def test_its_own_name_means_its_volumes(sent: Sent) -> None:
+    sent.admit(sent.target)
+    list_path(sent.target).unlink()
+    assert "there is no bundle" in sent.refused(sent.target, kind=UsageError)
+
+
+def test_a_folder_is_no_bundle_and_what_is_in_it_is_named(sent: Sent) -> None:
+    said = sent.refused(sent.folder, kind=UsageError)
+    assert "is a folder, not a bundle" in said
+    assert str(list_path(sent.target)) in said
+    assert f"mirror inspect --volumes {sent.folder}" in said
 
 
 def _swap(sent: Sent) -> None:
@@ -248,7 +264,23 @@ def test_what_is_left_from_another_split_is_told(sent: Sent) -> None:
     arrival = sent.look()
     assert not arrival.lost
     assert [str(sent.volume(8)) in stray for stray in arrival.strays] == [True]
+    again = sent.look(sent.folder, sent.folder / ".." / sent.folder.name)
+    assert again.strays == arrival.strays, "a folder that is named twice is searched once"
     sent.admit()
+
+
+def test_what_to_send_again_and_what_to_rename(sent: Sent) -> None:
+    _lose(sent)
+    _swap(sent)
+    sent.volume(6).rename(sent.folder / "six")
+    lines = inspect.arrival_lines(sent.look())
+    assert lines[0].startswith("b.tar.gz: 3 of 7 volumes whole")
+    assert lines[-4:] == [
+        f"  rename   {sent.volume(3)} to b.tar.gz.002",
+        f"  rename   {sent.volume(2)} to b.tar.gz.003",
+        f"  rename   {sent.folder / 'six'} to b.tar.gz.006",
+        "  send again: b.tar.gz.004",
+    ]
 
 
 def test_a_whole_copy_elsewhere_serves(sent: Sent, tmp_path: Path) -> None:
@@ -324,6 +356,10 @@ def test_a_list_of_the_future(sent: Sent) -> None:
         ("b.tar.gz.001", "b.tar.gz"),
         ("b.tar.gz.1000", "b.tar.gz"),
         ("b.tar.gz.volumes.json", "b.tar.gz"),
+        ("b.tar.gz.volumes.json.sig", "b.tar.gz"),
+        ("b.tar.gz.par2", "b.tar.gz"),
+        ("b.tar.gz.vol012+34.par2", "b.tar.gz"),
+        ("b.tar.gz.sig", None),
         ("b-1.0.tar.gz", None),
         ("b.tar.gz", None),
         (".volumes.json", None),
@@ -393,13 +429,113 @@ def test_rebuilding_elsewhere_leaves_what_arrived(covered: Sent, tmp_path: Path)
     covered.admit(into / "b.tar.gz.004", covered.volume(1))
 
 
+def test_all_that_was_sent_may_be_named(covered: Sent) -> None:
+    """As a shell does for `b.tar.gz.*`."""
+    covered.admit(*sorted(covered.folder.iterdir()))
+
+
+def test_recovery_data_on_two_sticks(covered: Sent, tmp_path: Path) -> None:
+    stick, into = tmp_path / "stick", tmp_path / "a" / "new" / "folder"
+    stick.mkdir()
+    *_, last = sorted(covered.folder.glob("*.par2"), key=lambda path: path.stat().st_size)
+    last.rename(stick / "renamed on its way")
+    for number in (1, 2):
+        covered.volume(number).unlink()
+    recovery.repair(covered.look(covered.folder, stick), into, Quiet())
+    assert sorted(path.name for path in into.iterdir()) == ["b.tar.gz.001", "b.tar.gz.002"]
+
+
 def test_more_lost_than_covered(covered: Sent) -> None:
     for number in (1, 2, 3, 4):
         covered.volume(number).unlink()
     before = sorted(covered.folder.iterdir())
-    with pytest.raises(BundleError, match="more is lost than the recovery data can rebuild"):
+    with pytest.raises(BundleError, match="is lost than the recovery data can rebuild") as caught:
         recovery.repair(covered.look(), covered.folder, Quiet())
     assert sorted(covered.folder.iterdir()) == before
+    [says] = caught.value.problems
+    assert re.fullmatch(r"9\.\d+ kB more are needed, of volumes or of recovery data", says)
+    names = "b.tar.gz.001 b.tar.gz.002 b.tar.gz.003 b.tar.gz.004"
+    assert caught.value.hint == f"Send at least 2 of these again: {names}"
+    for file in covered.folder.glob("*vol*.par2"):
+        file.unlink()
+    with pytest.raises(BundleError) as caught:
+        recovery.repair(covered.look(), covered.folder, Quiet())
+    assert any(".par2 is missing" in problem for problem in caught.value.problems)
+
+
+def test_every_byte_that_is_read_is_counted(sent: Sent) -> None:
+    sent.volume(6).rename(sent.folder / "six")
+    bars = bundles.Bars()
+    place = list_path(sent.target)
+    look(place, [sent.folder], bars)
+    known = sum(volume.size for volume in sent.known.volumes) - SIZE
+    assert bars.seen == [
+        ("checking volumes", known, known),
+        ("looking for renamed volumes", SIZE, SIZE),
+    ]
+    bars.seen.clear()
+    look(place, [sent.folder], bars, hashes=False)
+    assert bars.seen[0] == ("checking volumes", 0, 0)
+
+
+def test_recovery_is_counted_in_bytes(tmp_path: Path) -> None:
+    files = {"files/big": os.urandom(5_000_000)}
+    bars = bundles.Bars()
+    made = bundles.sources(tmp_path / "in", files)
+    target = tmp_path / "b.tar.gz"
+    known = pack_volumes(made.index, b"", made.locate, target, Volumes(10**6, 50), bars)
+    (label, total, done) = bars.seen[-1]
+    assert (label, total) == ("computing recovery data", known.size)
+    assert 0.9 * total < done <= total
+    for number in (2, 4):
+        target.with_name(f"b.tar.gz.{number:03}").unlink()
+    bars.seen.clear()
+    recovery.repair(look(list_path(target), [tmp_path], bars), tmp_path, bars)
+    whole, _, checked, rebuilt, *_ = bars.seen
+    assert whole == ("checking volumes", whole[1], whole[1])
+    assert checked[:2] == ("checking volumes", known.size)
+    assert rebuilt[:2] == ("rebuilding", 2 * 10**6)
+    assert all(0.9 * total < done <= total for _, total, done in (checked, rebuilt))
+
+
+def test_par2_ends_with_mirror(tmp_path: Path) -> None:
+    """Also what a launcher of it has started."""
+    program = tmp_path / "par2"
+    program.write_text(
+        f"#!/bin/sh\nsleep 600 & echo $! > {tmp_path}/child\nprintf 'Processing: 1.0%%\\r'; wait",
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+
+    class Interrupted(Quiet):
+        def bar(self, *about: Any, **more: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        par2.run(program, "create", [], [], {"Processing": ("working", 1)}, Interrupted())
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 60
+    while alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(process: int) -> bool:
+    """A zombie is not: whoever adopted it has yet to collect it."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_what_par2_says_when_it_fails_is_shown_plainly(tmp_path: Path) -> None:
+    program = tmp_path / "par2"
+    program.write_text("#!/bin/sh\nprintf 'a\\033[95mb\\033[0m\\007\\n\\nc\\n' >&2; exit 6\n")
+    program.chmod(0o755)
+    done = par2.run(program, "create", [], [], {}, Quiet())
+    assert (done.code, done.lacking) == (6, None)
+    assert str(done.failure()).splitlines() == [f"{program} failed (6)", "  ab\\x07", "  c"]
 
 
 def test_without_recovery_data(sent: Sent) -> None:

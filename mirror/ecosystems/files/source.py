@@ -28,12 +28,8 @@ _LINE = 4096
 
 def inputs(section: Sequence[FileItem], context: Context) -> dict[str, str]:
     """The sha256 of every file that is on this machine."""
-    return {
-        artifact.path: f"{artifact.sha256} {artifact.executable}"
-        for path, place in _places(section, context).items()
-        if isinstance(place, Path)
-        for artifact in [_local(path, place, context)]
-    }
+    found = _locals(_places(section, context), context)
+    return {path: f"{artifact.sha256} {artifact.executable}" for path, artifact in found.items()}
 
 
 def resolve(section: Sequence[FileItem], context: Context) -> list[Artifact]:
@@ -45,10 +41,9 @@ def resolve(section: Sequence[FileItem], context: Context) -> list[Artifact]:
     places = _places(section, context)
     remote = {path: place for path, place in places.items() if isinstance(place, RemoteFile)}
     sizes = _sizes(remote, context)
+    local = _locals(places, context)
     return [
-        _local(path, place, context)
-        if isinstance(place, Path)
-        else Artifact(KIND, path, sizes[path], place.sha256)
+        local[path] if isinstance(place, Path) else Artifact(KIND, path, sizes[path], place.sha256)
         for path, place in places.items()
     ]
 
@@ -132,6 +127,13 @@ def _path(to: str, below: str) -> str:
     if not path.startswith("files/"):
         raise UsageError(f"{to!r} names no place for a file below files/")
     return path
+
+
+def _locals(places: Mapping[str, Place], context: Context) -> dict[str, Artifact]:
+    """Those that are on this machine."""
+    local = {path: place for path, place in places.items() if isinstance(place, Path)}
+    with context.hashes.counting(local.values(), context.progress):
+        return {path: _local(path, place, context) for path, place in local.items()}
 
 
 def _local(path: str, file: Path, context: Context) -> Artifact:

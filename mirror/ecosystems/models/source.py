@@ -267,15 +267,17 @@ def _hashed(item: Item, files: Sequence[File], context: Context) -> tuple[File, 
     """
     found: list[File] = []
     problems: list[str] = []
-    for file in files:
-        if file.place and not file.sha256:
-            try:
-                size, sha256 = context.hashes.of(file.place)
-            except OSError as error:
-                problems.append(f"{shown(file.path)}: {error.strerror}")
-                continue
-            file = replace(file, size=size, sha256=sha256)
-        found.append(file)
+    local = [file.place for file in files if file.place and not file.sha256]
+    with context.hashes.counting(local, context.progress):
+        for file in files:
+            if file.place and not file.sha256:
+                try:
+                    size, sha256 = context.hashes.of(file.place)
+                except OSError as error:
+                    problems.append(f"{shown(file.path)}: {error.strerror}")
+                    continue
+                file = replace(file, size=size, sha256=sha256)
+            found.append(file)
     if problems:
         raise UsageError(f"{item.id} has files that cannot be read", problems=problems)
     return tuple(found)

@@ -97,7 +97,7 @@ def own_wheel() -> bytes:
 
 def _requirements(manifest: Manifest, target: Target) -> list[str]:
     """What mirror imports on the server; docs/adr says why so little."""
-    needed = ["click>=8.1", "tqdm>=4.66", "packaging>=24", _pip(target)]
+    needed = ["click>=8.1", "tqdm>=4.66", "packaging>=24", "segno>=1.6", _pip(target)]
     if manifest.wheels and manifest.wheels.installer == "uv":
         needed.append("uv>=0.11")
     if manifest.conda:
@@ -132,6 +132,7 @@ def _metadata() -> str:
         f"Metadata-Version: 2.1\nName: {_DISTRIBUTION}\nVersion: {mirror.__version__}\n"
         f"Requires-Python: >={_PYTHON}\n"
         "Requires-Dist: click\nRequires-Dist: tqdm\n"
+        "Requires-Dist: packaging\nRequires-Dist: segno\n"
     )
 
 
