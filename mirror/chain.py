@@ -82,8 +82,8 @@ def require_held(readers: Sequence[Reader], root: Root) -> None:
         f" the root {root.path}",
         problems=[*lines, *_whereabouts(last.index, before, root)],
         hint="Install the bundle that holds them first (mirror inspect tells a bundle's digest), or"
-        f" in one go: mirror install BASE {last.name}. Or build for what is here: mirror probe, then"
-        " mirror build --since its file.",
+        f" in one go: mirror install BASE {last.name}. Or build for what is here: mirror probe,"
+        " then mirror build --since its file.",
     )
 
 

@@ -128,7 +128,7 @@ def _together(training: Training, plan: Plan) -> Iterator[Check]:
 
 def _collectives(training: Training) -> Check:
     results = [(rank.rank, found) for rank in training.ranks for found in rank.collectives]
-    wrong = [f"rank {n}: {_exchange(found)}" for n, found in results if not found["right"]]
+    wrong = [f"rank {n}: {_exchange(found)}" for n, found in results if found["right"] is False]
     among_all = {
         sum(1 for found in rank.collectives if not found.get("pair")) for rank in training.ranks
     }

@@ -215,7 +215,7 @@ def test_ranks_that_shuffle_each_in_a_way_of_their_own_are_found(
 
 
 def train(out: Path, *options: str, limit: int | None = None, inside: str = "") -> Any:
-    """One process; with files of at most `limit` bytes, or on a file system mounted for it alone."""
+    """One process; with files of at most `limit` bytes, or on a file system of its own."""
     line = [sys.executable, child.trainer(), "train", "--out", str(out), *options]
     if inside:
         unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]

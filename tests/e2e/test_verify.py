@@ -276,12 +276,12 @@ def hooked(*arguments, **options):
         builtins.__import__ = real
         import torch.distributed as dist
         library.Accelerator.prepare_model = lambda self, model, **options: model
-        gather = dist.all_gather
-        def damaged(parts, own):
-            gather(parts, own)
-            if own.numel() == 2**20:
-                parts[-1][-1] += 1
-        dist.all_gather = damaged
+        broadcast = dist.broadcast
+        def damaged(values, *where, **more):
+            broadcast(values, *where, **more)
+            if values.numel() == 2**20:
+                values[-1] += 1
+        dist.broadcast = damaged
     return found
 builtins.__import__ = hooked
 """
@@ -300,7 +300,7 @@ def test_gradients_not_averaged_and_damaged_collectives_are_found(tmp_path: Path
     verdict, evidence = check(report, "multi", "collectives")
     assert (verdict, evidence) == (
         "fail",
-        "wrong values: rank 0: all_gather of 4194304 B; rank 1: all_gather of 4194304 B",
+        "wrong values: rank 0: broadcast of 4194304 B; rank 1: broadcast of 4194304 B",
     )
     assert not root.current().launch_file.exists()
 
