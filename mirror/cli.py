@@ -667,6 +667,14 @@ def _show_codes(console: Console, words: list[str]) -> None:
     type=click.Choice(["ray", "vllm"]),
     help="Also make this check: ray runs a task a GPU, vllm generates.",
 )
+@click.option("--nodes", metavar="N", type=click.IntRange(1), help="N machines train together.")
+@click.option(
+    "--node-rank", metavar="R", type=click.IntRange(0), help="This machine's number, from 0."
+)
+@click.option("--master", metavar="IP", help="The address of the machine with number 0.")
+@click.option("--port", metavar="P", type=click.IntRange(1, 65535), help="Where it listens.")
+@click.option("--interface", metavar="NAME", help="The network between the machines.")
+@click.option("--slurm", is_flag=True, help="Take all that from the Slurm job step.")
 @click.option("--ladder", is_flag=True, help="Measure every NCCL setting, even if none is needed.")
 @click.option("--save-baseline", is_flag=True, help="Keep the figures, to hold later runs to.")
 @_detach
@@ -677,6 +685,12 @@ def verify(
     gpus: int | None,
     report: Path | None,
     checks: tuple[str, ...],
+    nodes: int | None,
+    node_rank: int | None,
+    master: str | None,
+    port: int | None,
+    interface: str | None,
+    slurm: bool,
     ladder: bool,
     save_baseline: bool,
     detach: bool,
@@ -696,6 +710,12 @@ def verify(
         if report:
             report.mkdir(parents=True, exist_ok=True)
         return _go_on_alone(console, report or logs.fresh([place.logs], kind))
+    from mirror.verify import nodes as places
+
+    if slurm:
+        group = places.under_slurm(os.environ, master=master, port=port, interface=interface)
+    else:
+        group = places.asked(nodes, node_rank, master, port, interface)
     folder = detached.here() or report
     found = use.verify(
         place,
@@ -704,6 +724,7 @@ def verify(
         progress=console,
         climb=ladder,
         checks=checks,
+        group=group,
         save_baseline=save_baseline,
     )
     console.result(screen.lines(found), reports.document(found))

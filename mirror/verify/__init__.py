@@ -13,19 +13,21 @@ import json
 import platform
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 
 import mirror
 from mirror import logs
 from mirror.core.artifact import Json
+from mirror.core.index import Index
 from mirror.core.progress import Progress
 from mirror.core.text import counted
 from mirror.errors import MachineError, UsageError
 from mirror.store import atomic
 from mirror.store.environment import write_launch
 from mirror.store.generations import Root
-from mirror.verify import baseline, host, page, processes, remedy
+from mirror.verify import baseline, host, nodes, page, processes, remedy
 from mirror.verify.course import Course
 from mirror.verify.launch import Limits
 from mirror.verify.report import Check, Report, Stage, Training, document
@@ -43,6 +45,7 @@ def verify(
     limits: Limits | None = None,
     climb: bool = False,
     checks: Sequence[str] = (),
+    group: nodes.Group | None = None,
     save_baseline: bool = False,
 ) -> Report:
     """Verify the current generation of `root`, and write the report.
@@ -50,6 +53,7 @@ def verify(
     gpus: how many must be proved; None for all that are visible, and two CPU processes where there
     are none. report_folder: None for a fresh one under the root's log. climb: measure every rung
     of the NCCL ladder. checks: "ray" and "vllm", beside those that the manifest asks for.
+    group: the machines that verify together, each of which calls this; None for this one alone.
     save_baseline: keep this run's figures, for later runs to be held against.
     Raises UsageError for less than one GPU, MachineError when nothing is installed or the report
     cannot be written. What is found wrong is in the report, whose verdict is then "fail".
@@ -62,9 +66,12 @@ def verify(
     folder = report_folder or logs.fresh([root.logs], f"verify-{generation.path.name}")
     folder = folder.absolute()
     subject = Subject(root, generation, index, gpus, _fresh(folder), progress)
-    with processes.nothing_left_behind():
-        course = Course(subject, limits or Limits(), climb=climb, checks=checks)
+    with processes.nothing_left_behind(), _meeting(group, index, progress) as others:
+        course = Course(subject, limits or Limits(), climb=climb, checks=checks, nodes=others)
         course.run()
+        if others:
+            compared = others.compare(course.stages, str(folder))
+            course.stages.append(Stage("nodes", tuple(compared)))
     course.stages += _baseline(subject, course, started, save_baseline)
     report = Report(
         stages=tuple(course.stages),
@@ -83,6 +90,20 @@ def verify(
     if course.settled and course.multi and course.verdict("multi") in ("pass", "warn"):
         _record_launch(subject, report, course.settled, course.multi)
     return report
+
+
+def _meeting(
+    group: nodes.Group | None, index: Index, progress: Progress
+) -> AbstractContextManager[nodes.Nodes | None]:
+    """The other nodes, once all are there; None on a machine alone."""
+    if group is None:
+        return nullcontext()
+    return nodes.together(
+        group,
+        digest=index.digest,
+        bundle=f"{index.name} {index.version}",
+        say=progress.step,
+    )
 
 
 def _baseline(subject: Subject, course: Course, started: datetime, save: bool) -> list[Stage]:

@@ -25,6 +25,7 @@ from mirror.verify import (
 )
 from mirror.verify.ladder import Measured, Rung
 from mirror.verify.launch import Job, Limits
+from mirror.verify.nodes import Nodes
 from mirror.verify.report import Check, Stage, Training
 from mirror.verify.subject import CHECKS, Subject
 
@@ -43,15 +44,18 @@ class Course:
         *,
         climb: bool = False,
         checks: Sequence[str] = (),
+        nodes: Nodes | None = None,
     ) -> None:
         """climb: measure every rung of the ladder, whatever the plain run comes to.
 
         checks: stages that are made only when they are asked for, beside the manifest's.
+        nodes: the machines that train together; None for this one alone.
         """
         self.subject = subject
         self.limits = limits
         self.climb = climb
         self.checks = {*subject.checks, *checks}
+        self.nodes = nodes
         self.stages: list[Stage] = []
         self.gpus: list[host.Gpu] = []
         self.stack: stack.Stack | None = None
@@ -125,7 +129,11 @@ class Course:
             asked = counted(self.subject.gpus, "GPU")
             return [Check("run", "fail", f"{asked} asked for, but {reason}")]
         self._need("environment", "torch's gpus")
-        self.plan = training.plan(self.subject, len(self.stack.gpus))
+        sizes = [int(gpu.memory) * 2**20 for gpu in self.gpus if gpu.memory.isdigit()]
+        smallest = min(sizes, default=None)
+        self.plan = training.plan(
+            self.subject, len(self.stack.gpus), memory=smallest, nodes=self.nodes
+        )
         checks, self.single = training.single(
             self.subject, self.subject.python, self.plan, self.limits
         )
@@ -136,8 +144,10 @@ class Course:
         self._need("host", "loopback")
         if self.subject.python is None or self.plan is None or self.single is None:
             raise Skip("one process did not train")
-        if self.plan.processes == 1:
+        if self.plan.world == 1:
             raise Skip("on one GPU there is nothing to run together")
+        if self.nodes and self.stack:
+            self.nodes.facts = {"torch": self.stack.torch, "accelerate": self.stack.accelerate}
         self.settled = self._settle(self.subject.python, self.plan, self.single)
         return self.settled.checks
 
@@ -151,7 +161,7 @@ class Course:
             self.further = tuple(many.further)
             return checks, many.ddp_run
 
-        if not plan.gpu:
+        if not plan.gpu or plan.nodes:  # a ladder takes all nodes at once
             checks, trained = train({})
             return remedy.Settled(tuple(checks), trained)
         environ = child.variables(self.subject.generation)
@@ -201,10 +211,14 @@ class Course:
 
     def _stage(self, name: str, look: Callable[[], Iterable[Check]]) -> None:
         begin = time.monotonic()
+        if self.nodes:
+            self.nodes.at(name)
         try:
             checks = tuple(look())
         except Skip as reason:
             checks = (Check("stage", "skip", str(reason)),)
+            if self.nodes and name in ("single", "multi"):
+                self.nodes.withdraw(str(reason))
         stage = Stage(name, checks, time.monotonic() - begin)
         self.stages.append(stage)
         for check in checks:
