@@ -712,6 +712,8 @@ def verify(
         return _go_on_alone(console, report or logs.fresh([place.logs], kind))
     from mirror.verify import nodes as places
 
+    if slurm and (nodes is not None or node_rank is not None):
+        raise UsageError("--slurm says itself how many nodes there are, and which this is")
     if slurm:
         group = places.under_slurm(os.environ, master=master, port=port, interface=interface)
     else:

@@ -77,10 +77,11 @@ class Collected:
         if not self.generations and not self.blobs:
             return ["nothing to remove"]
         numbers = ", ".join(str(generation.number) for generation in self.generations)
-        what = f"generations {numbers}" if self.generations else "no generation"
+        noun = "generation" if len(self.generations) == 1 else "generations"
+        what = f"{noun} {numbers}" if self.generations else "no generation"
         verb = "would be removed" if rehearsed else "removed"
         blobs = counted(self.blobs, "blob")
-        return [f"{what} and {blobs} {verb}: {human_size(self.freed)} freed"]
+        return [f"{what} {verb}, and {blobs}: {human_size(self.freed)} freed"]
 
     def to_json(self) -> dict[str, Json]:
         """For --json."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirror.bundle import recovery
 from mirror.bundle.arrival import Arrival, Arrived, find_list, find_names, list_standing, look
@@ -17,7 +18,9 @@ from mirror.core.paths import shown
 from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
 from mirror.errors import MirrorError, together
-from mirror.trust.judging import Judge, Standing
+
+if TYPE_CHECKING:
+    from mirror.trust.judging import Judge, Standing
 
 #: What of an artifact's origin is told to programs, where it has it.
 _ABOUT = ("name", "version", "repo", "revision", "commit", "license", "gated", "pickle")

@@ -19,7 +19,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import mirror
 from mirror.build import deltas, increments, supply
@@ -36,7 +36,9 @@ from mirror.core.lock import Lock
 from mirror.errors import BundleError, MachineError, UsageError
 from mirror.project import SOURCES, Project
 from mirror.store import atomic
-from mirror.trust.signing import SigningKey
+
+if TYPE_CHECKING:
+    from mirror.trust.signing import SigningKey
 
 __all__ = ["Built", "Plan", "build", "is_built", "lock", "make_plan", "summary"]
 

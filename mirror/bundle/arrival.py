@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mirror.bundle import beside, flow
 from mirror.bundle.volumes import (
@@ -26,7 +26,9 @@ from mirror.core.progress import Advance, Progress, uncounted
 from mirror.core.text import counted
 from mirror.errors import BundleError, MirrorError, UsageError
 from mirror.store.blobs import hash_file
-from mirror.trust.judging import Judge, Standing
+
+if TYPE_CHECKING:
+    from mirror.trust.judging import Judge, Standing
 
 #: whole: as the list says (its size alone, unless hashes were asked for). partial: shorter.
 #: damaged: other bytes. renamed: its bytes are here under another name. missing: not at all.

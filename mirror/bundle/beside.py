@@ -14,8 +14,6 @@ from typing import TypeAlias
 from mirror.core.index import MAX_SIGNATURE_BYTES
 from mirror.core.paths import shown
 from mirror.errors import MachineError, TrustError
-from mirror.trust import sshsig
-from mirror.trust.sshsig import Signature
 
 SUFFIX = ".sig"
 #: Where signatures are, fit to be shown, and what is there.
@@ -55,6 +53,10 @@ def drop_stale(signed: Path, data: bytes) -> bool:
     is no signature stays: it is somebody else's.
     """
     file = path(signed)
+    if not file.exists():
+        return False
+    from mirror.trust import sshsig  # which most builds have no use for
+
     try:
         [(_, text)] = read([file])
         known = sshsig.read(text)
@@ -62,7 +64,7 @@ def drop_stale(signed: Path, data: bytes) -> bool:
         return False
     for signature in known:
         with suppress(ValueError):
-            if isinstance(signature, Signature):
+            if isinstance(signature, sshsig.Signature):
                 signature.require(data)
                 return False
     if known:

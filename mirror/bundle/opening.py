@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirror.bundle import beside
 from mirror.bundle.arrival import open_volumes
@@ -16,7 +17,9 @@ from mirror.bundle.volumes import LIST_SUFFIX, bundle_name, list_path
 from mirror.core.paths import masked, shown
 from mirror.core.progress import Progress
 from mirror.errors import BundleError, MirrorError, UsageError, together
-from mirror.trust.judging import Judge
+
+if TYPE_CHECKING:
+    from mirror.trust.judging import Judge
 
 STDIN = "-"
 

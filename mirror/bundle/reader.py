@@ -16,18 +16,21 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mirror.bundle import flow, layout, sources
 from mirror.bundle.intake import Intake
 from mirror.bundle.sources import Source
+from mirror.bundle.timing import Times
 from mirror.core import index as indexes
 from mirror.core.artifact import Artifact
 from mirror.core.paths import shown
 from mirror.core.progress import Progress
 from mirror.errors import BundleError, TrustError
 from mirror.store.blobs import Blobs
-from mirror.trust.judging import Judge
+
+if TYPE_CHECKING:
+    from mirror.trust.judging import Judge
 
 #: Takes an artifact, an offset in it and its bytes from there; and whether they are the last ones,
 #: in which case its hash has been found right.
@@ -117,18 +120,23 @@ class Reader:
         the index implies, MachineError where the store cannot be written; nothing half-written
         stays behind, artifacts that arrived whole may.
         """
+        times = Times()
         with Intake(blobs) as intake:
             intake.expect(self.index.shipped)
-            self._read_all("unpacking", intake.write, progress)
-            intake.finish()
+            self._read_all("unpacking", intake.write, progress, times)
+            with times.main("waiting for the disk"):
+                intake.finish()
+        progress.detail(f"unpacking: {times.summary(self.size)}")
 
     def check(self, progress: Progress) -> None:
         """Check every byte of the bundle, writing nothing. Raises BundleError."""
-        self._read_all("checking", None, progress)
+        times = Times()
+        self._read_all("checking", None, progress, times)
+        progress.detail(f"checking: {times.summary(self.size)}")
 
     def copy(self, sink: Sink, progress: Progress) -> None:
         """Check every byte of the bundle, handing on those of artifacts. Raises BundleError."""
-        self._read_all("copying", sink, progress)
+        self._read_all("copying", sink, progress, Times())
 
     # -- the head ------------------------------------------------------------------------------
 
@@ -187,13 +195,13 @@ class Reader:
 
     # -- the rest ------------------------------------------------------------------------------
 
-    def _read_all(self, label: str, sink: Sink | None, progress: Progress) -> None:
+    def _read_all(self, label: str, sink: Sink | None, progress: Progress, times: Times) -> None:
         try:
-            self._stream(label, sink, progress)
+            self._stream(label, sink, progress, times)
         except BundleError as error:
             raise blamed(error, self._source, progress) from None
 
-    def _stream(self, label: str, sink: Sink | None, progress: Progress) -> None:
+    def _stream(self, label: str, sink: Sink | None, progress: Progress, times: Times) -> None:
         if self._at != self._head:
             raise RuntimeError("a reader reads its bundle once")
         shipped, total = self.index.shipped, self._total
@@ -201,18 +209,23 @@ class Reader:
         loads = [_Load(memoryview(bytearray(layout.CHUNK))) for _ in range(_BUFFERS)]
         with (
             progress.bar(label, total - self._at) as advance,
-            flow.Ring(loads, _Compare(self._damaged)) as ring,
+            flow.Ring(loads, _Compare(self._damaged, times)) as ring,
         ):
             for chunk, spans in parts:
-                load = ring.take()
-                self._hand_on(load, sink)
+                with times.main("waiting for hashes"):
+                    load = ring.take()
+                with times.main("writing"):
+                    self._hand_on(load, sink)
                 load.chunk, load.spans = chunk, spans
-                self._compare_front(chunk, self._read(load, total))
-                self._sum(load)
+                with times.main("reading"):
+                    self._compare_front(chunk, self._read(load, total))
+                with times.main("checksums"):
+                    self._sum(load)
                 ring.put(load)
                 advance(chunk.size)
             for load in ring.drain():
-                self._hand_on(load, sink)
+                with times.main("writing"):
+                    self._hand_on(load, sink)
         if self._read_into([memoryview(bytearray(1))]):
             raise self._damaged(f"it goes on after its end, byte {layout.file_size(total):,}")
 
@@ -301,12 +314,17 @@ class _Load:
 class _Compare:
     """Hashes the artifacts, and compares all between them; runs beside what reads."""
 
-    def __init__(self, damaged: Callable[[str], BundleError]) -> None:
+    def __init__(self, damaged: Callable[[str], BundleError], times: Times) -> None:
         self._damaged = damaged
+        self._times = times
         self._digest = hashlib.sha256()
         self._after = "the signature"
 
     def __call__(self, load: _Load) -> None:
+        with self._times.beside("hashing"):
+            self._compare(load)
+
+    def _compare(self, load: _Load) -> None:
         for span in load.spans:
             data = load.data[span.place]
             at = load.chunk.start + span.place.start

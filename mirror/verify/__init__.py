@@ -64,6 +64,8 @@ def verify(
     generation = root.current()
     index = generation.index()
     folder = report_folder or logs.fresh([root.logs], f"verify-{generation.path.name}")
+    if group and report_folder:  # which may be one and the same on all of them, under srun
+        folder /= f"node-{group.node}"
     folder = folder.absolute()
     subject = Subject(root, generation, index, gpus, _fresh(folder), progress)
     with processes.nothing_left_behind(), _meeting(group, index, progress) as others:
@@ -88,7 +90,7 @@ def verify(
     )
     _write(report)
     if course.settled and course.multi and course.verdict("multi") in ("pass", "warn"):
-        _record_launch(subject, report, course.settled, course.multi)
+        _record_launch(subject, report, course.settled, course.multi, group)
     return report
 
 
@@ -172,12 +174,16 @@ def _write(report: Report) -> None:
 
 
 def _record_launch(
-    subject: Subject, report: Report, settled: remedy.Settled, multi: Training
+    subject: Subject,
+    report: Report,
+    settled: remedy.Settled,
+    multi: Training,
+    group: nodes.Group | None,
 ) -> None:
     """Write launch.json: the settings under which many processes trained rightly, and the price."""
     first = multi.ranks[0]
     settings: dict[str, Json] = {
-        "world_size": first.world_size,
+        "world_size": first.world_size // (group.nodes if group else 1),  # on this machine
         "backend": first.backend,
         "precision": first.precision,
         "env": settled.env,

@@ -19,6 +19,7 @@ from mirror.bundle.reader import Reader
 from mirror.core.artifact import Artifact
 from mirror.core.index import Entry
 from mirror.core.progress import Quiet
+from mirror.core.text import human_size
 from mirror.store.blobs import Blobs, hash_file
 from tests import bundles
 
@@ -50,6 +51,35 @@ def test_what_is_packed_is_what_is_admitted(tmp_path: Path, blobs: Blobs) -> Non
         assert bundles.held(blobs, artifact) == FILES[artifact.path]
         assert blobs.path(artifact.sha256).stat().st_mode & 0o777 == 0o444
     assert not bundles.staged(blobs)
+
+
+def test_where_the_time_goes_is_told(tmp_path: Path, blobs: Blobs) -> None:
+    """Of packing, installing and checking: what all the rest waits for, and what is done beside."""
+
+    class Told(Quiet):
+        def __init__(self) -> None:
+            self.details: list[str] = []
+
+        def detail(self, text: str) -> None:
+            self.details.append(text)
+
+    told, target = Told(), tmp_path / "b.tar.gz"
+    made = bundles.sources(tmp_path / "in", FILES)
+    writer.pack_file(made.index, b"", made.locate, target, told)
+    with Reader.open(target) as reader:
+        reader.admit(blobs, told)
+    with Reader.open(target) as reader:
+        reader.check(told)
+    size = human_size(target.stat().st_size)
+    assert [line.partition(" in ")[0] for line in told.details] == [
+        f"{work}: {size}" for work in ("packing", "unpacking", "checking")
+    ]
+    for line in told.details:
+        main, _, beside = line.partition("; beside them ")
+        for work in ("reading", "writing", "checksums", "waiting for hashes"):
+            assert f"{work} 0." in main
+        assert ("waiting for the disk" in main) == ("checking" not in line)
+        assert "hashing 0." in beside
 
 
 def test_a_bundle_is_a_function_of_its_index_and_payload(tmp_path: Path) -> None:
