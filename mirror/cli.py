@@ -828,7 +828,7 @@ def trust_group() -> None:
     """Say whose signatures this machine trusts.
 
     \b
-    As soon as one key is trusted, only bundles that its owner signed are installed:
+    Once a key is trusted, only bundles that its owner signed are installed:
         mirror trust add alice.pub --name alice
     """
 

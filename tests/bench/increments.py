@@ -30,7 +30,7 @@ _PATCHES = {
 
 
 class Increments(Group):
-    """Files of `size` bytes together, 100 of them, and a checkpoint of an eighth of that.
+    """Files of `size` bytes together, 100 of them, and a checkpoint of a quarter of that.
 
     Of the files one is another than in the bundle before, of the checkpoint's tensors one. All that
     mirror does is the whole program; peers make a patch of the same checkpoint, of which they check
@@ -78,15 +78,15 @@ class Increments(Group):
                 lambda: self.installed(part, self.scratch / "root"),
                 ready=lambda: run("cp", "-al", self.root, "root", folder=self.scratch),
             ),
-            Row(MODEL, lambda: self.packed(MODEL, "model-new"), size=self.size // 8),
+            Row(MODEL, lambda: self.packed(MODEL, "model-new"), size=self.size // 4),
             Row(
                 TENSOR,
                 lambda: self.packed(TENSOR, "model-new", model),
                 ready=lambda: shutil.rmtree(self.folder / "cache" / "deltas", ignore_errors=True),
-                size=self.size // 8,
+                size=self.size // 4,
             ),
             *(
-                Row(name, lambda name=name: self.patch(name), size=self.size // 8)  # type: ignore[misc]
+                Row(name, lambda name=name: self.patch(name), size=self.size // 4)  # type: ignore[misc]
                 for name in _PATCHES
             ),
         ]
@@ -147,7 +147,7 @@ class Increments(Group):
         yield "new"
 
     def _checkpoints(self) -> Iterable[str]:
-        length = self.size // 8 // _PARTS // 2 * 2
+        length = self.size // 4 // _PARTS // 2 * 2
         tensors = [os.urandom(length) for _ in range(_PARTS)]
         for version in ("old", "new"):
             place = self.folder / f"model-{version}" / "data"
