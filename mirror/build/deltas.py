@@ -14,8 +14,10 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import BinaryIO
 
 from mirror.build.increments import Base
@@ -118,13 +120,27 @@ def _compared(
     None for a damaged copy of the old file: the server's is another.
     """
     known: dict[bytes, int] = {}
-    whole = hashlib.sha256()
-    for at, _, digest in _parts(old_file, old.size, whole.update):
-        known.setdefault(digest, at)
-    advance(old.size)
+    whole, over = hashlib.sha256(), Event()
+
+    def take(data: bytes) -> None:
+        if over.is_set():
+            raise InterruptedError("nobody waits for it any more")
+        whole.update(data)
+
+    def look() -> None:
+        for at, _, digest in _parts(old_file, old.size, take, advance):
+            known.setdefault(digest, at)
+
+    with ThreadPoolExecutor(1) as beside:  # hashing lets go of Python's lock
+        looked = beside.submit(look)
+        try:
+            parts = list(_parts(new_file, new.size, _nothing, advance))
+            looked.result()
+        finally:
+            over.set()
     if whole.hexdigest() != old.sha256:
         return None
-    pieces = _pieces(_parts(new_file, new.size, lambda data: advance(len(data))), known)
+    pieces = _pieces(parts, known)
     size = sum(piece.size for piece in pieces if piece.at is None)
     if size > new.size * (1 - _SHARE) or len(pieces) > MAX_PIECES:
         return b""
@@ -133,8 +149,12 @@ def _compared(
     return json.dumps({"size": size, "sha256": sha256, "pieces": spelled}).encode()
 
 
+def _nothing(data: bytes) -> None:
+    """All that is done with the bytes besides."""
+
+
 def _parts(
-    file: BinaryIO, size: int, also: Callable[[bytes], object]
+    file: BinaryIO, size: int, also: Callable[[bytes], object], advance: Advance
 ) -> Iterator[tuple[int, int, bytes]]:
     """Offset, size and hash of each part of a file, read once from its beginning to its end."""
     places = cut(file, size)
@@ -144,6 +164,7 @@ def _parts(
         while left and (data := file.read(min(left, CHUNK))):
             digest.update(data)
             also(data)
+            advance(len(data))
             left -= len(data)
         yield start, end - start, digest.digest()
 

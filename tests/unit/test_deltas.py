@@ -7,6 +7,7 @@ import io
 import json
 import random
 import struct
+import threading
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -152,6 +153,23 @@ def test_a_damaged_copy_of_the_old_file_is_not_relied_on(tmp_path: Path) -> None
     blob.chmod(0o644)
     blob.write_bytes(pair.old[:-1] + b"?")
     assert [a.kind for a in pair.increment().shipped] == ["files", "files"]
+
+
+def test_an_interrupt_does_not_wait_for_the_old_file(tmp_path: Path) -> None:
+    pair = part_changed(tmp_path)
+    pair.builder.put(pair.old)
+    threads = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        making.make(
+            pair.base().increment(pair.complete, {}),
+            pair.base(),
+            pair.locate,
+            pair.builder,
+            bundles.Interrupted(),
+        )
+    assert threading.active_count() == threads
+    assert not (pair.builder.folder / "deltas").exists()
+    assert not staged(pair.builder)
 
 
 def test_wheels_are_compared_member_by_member(tmp_path: Path) -> None:
