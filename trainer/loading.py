@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,7 @@ def look(folder: Path, files: list[str]) -> Iterator[tuple[str, str]]:
         yield "skip", "it has no config.json, or transformers or torch is not in this environment"
         return
     transformers = importlib.import_module("transformers")
-    # The bundle holds a repository's Python code only where its manifest trusts that code.
-    trusted = any(file.endswith(".py") for file in files)
-    options = {"local_files_only": True, "trust_remote_code": trusted}
-    config = transformers.AutoConfig.from_pretrained(str(folder), **options)
+    config, options = _config(transformers, folder, files)
     loader = _loader(transformers, config)
     if loader is None:
         yield "skip", f"its config names no class that transformers {transformers.__version__} has"
@@ -54,6 +52,23 @@ def look(folder: Path, files: list[str]) -> Iterator[tuple[str, str]]:
         yield "pass", f"{name}: every weight has its place (too large to compute here)"
         return
     yield _forward(model, name)
+
+
+def _config(transformers: Any, folder: Path, files: list[str]) -> tuple[Any, dict[str, Any]]:
+    """The config, and the options under which it loads.
+
+    The bundle holds Python code only where its manifest trusts that code: in this repository, or in
+    another one of the bundle which the config names.
+    """
+    trusted = any(file.endswith(".py") for file in files)
+    options = {"local_files_only": True, "trust_remote_code": trusted}
+    try:
+        return transformers.AutoConfig.from_pretrained(str(folder), **options), options
+    except ValueError as error:
+        if trusted or "trust_remote_code" not in str(error):
+            raise
+    options["trust_remote_code"] = True
+    return transformers.AutoConfig.from_pretrained(str(folder), **options), options
 
 
 def _here(*names: str) -> bool:
@@ -97,6 +112,9 @@ def _inputs(model: Any) -> dict[str, Any] | None:
     import torch
 
     config, wanted = model.config, model.main_input_name
+    taken = inspect.signature(model.forward).parameters.values()
+    if not any(one.name == wanted or one.kind is one.VAR_KEYWORD for one in taken):
+        return None  # code of its own, which wants something else
     if wanted == "input_ids":
         size = getattr(config.get_text_config(), "vocab_size", 0)
         ids = torch.arange(LENGTH).remainder(max(size, 1)).unsqueeze(0)

@@ -96,6 +96,20 @@ def test_code_that_comes_with_the_model_is_loaded_as_its_manifest_trusts_it(tiny
     assert (verdict, evidence.partition(",")[0]) == ("pass", "Own")
 
 
+def test_code_of_its_own_may_compute_on_what_nobody_here_knows(tiny: Path) -> None:
+    (tiny / "modeling_own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
+        "class Own(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+        "    def forward(self, waves):\n        raise RuntimeError\n",
+        encoding="utf-8",
+    )
+    own = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.Own"}
+    change(tiny, model_type="own", architectures=["Own"], auto_map=own)
+    ((verdict, evidence),) = looked(tiny)
+    assert (verdict, "what it computes on is not known" in evidence) == ("pass", True)
+
+
 def test_without_weights_or_config_nothing_is_tried(tiny: Path) -> None:
     (tiny / "model.safetensors").unlink()
     assert looked(tiny) == [("skip", "it has no weights of torch's")]
