@@ -138,7 +138,7 @@ def test_a_failing_link_script_leaves_what_was_there(project: Path) -> None:
 
 
 _OTHER = """
-import asyncio, sys, rattler
+import asyncio, os, sys, rattler
 async def main(channel, prefix, cache):
     gateway = rattler.Gateway(cache_dir=cache)
     given = rattler.GenericVirtualPackage(
@@ -150,6 +150,7 @@ async def main(channel, prefix, cache):
     )
     await rattler.install(records, prefix, cache_dir=cache, show_progress=False)
 asyncio.run(main(*sys.argv[1:]))
+os._exit(0)  # its threads may outlive the interpreter, which then aborts
 """
 
 
