@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,8 +12,7 @@ from trainer import checkpoint, sharding, task
 from trainer.checkpoint import Progress
 from trainer.learner import Learner
 from trainer.loader import BATCHES_PER_EPOCH, Feed, running_workers
-from trainer.options import Options
-from trainer.results import Heartbeat
+from trainer.options import Leg, Options
 
 WARM_UP = 4
 #: Steps of this process left out of the throughput: first kernels, first allocations.
@@ -21,18 +20,19 @@ UNTIMED = 5
 
 
 class Course:
-    """One rank's part of a run: made ready, then run once."""
+    """One rank's part of a leg: made ready, then run once."""
 
     def __init__(
         self,
         learner: Learner,
         accelerator: Any,
         options: Options,
-        heartbeat: Heartbeat,
+        leg: Leg,
+        heartbeat: Callable[..., None],
         seed: int,
     ) -> None:
         self._learner, self._accelerator = learner, accelerator
-        self._options, self._heartbeat = options, heartbeat
+        self._options, self._leg, self._heartbeat = options, leg, heartbeat
         self._parameters = learner.parameters  # a sharded model no longer says
         walks = task.Walks(
             learner.vocabulary, options.batch * BATCHES_PER_EPOCH, seed, learner.reserved
@@ -57,7 +57,7 @@ class Course:
 
     def resume(self) -> None:
         """Go on from the checkpoint that is asked for. Raises CheckpointError."""
-        folder = self._options.resume
+        folder = self._leg.resume
         if folder is None:
             return
         self._past = checkpoint.read_progress(folder)
@@ -67,15 +67,15 @@ class Course:
     def run(self) -> dict[str, Any]:
         """Train to the end; what the rank's result says of it. Raises CheckpointError."""
         self._model.train()
-        while self._done < self._options.end:
+        while self._done < self._leg.end:
             epoch, begun = divmod(self._done, BATCHES_PER_EPOCH)
             # Kept, so that a process which kills itself does so with its workers at work.
             self._batches = self._feed.epoch(epoch, begun * self._options.accumulation)
             self._epoch(self._batches)
-        options = self._options
+        options, leg = self._options, self._leg
         elapsed = time.perf_counter() - self._clock
         timed = len(self._losses) - self._untimed
-        killed = options.kill_after is not None
+        killed = leg.kill_after is not None
         if not killed:
             self._batches = None  # and with it, the worker processes
         losses = self._all_losses()
@@ -92,8 +92,8 @@ class Course:
             "workers": sorted(self._feed.made_by),
             "workers_left": 0 if killed else running_workers(),
             "held_parameters": sharding.held(self._model),
-            "resumed_after": self._past.steps if options.resume else None,
-            "killed_after": options.kill_after,
+            "resumed_after": self._past.steps if leg.resume else None,
+            "killed_after": leg.kill_after,
             "checkpoint": self._saved,
         }
 
@@ -103,7 +103,7 @@ class Course:
 
     @property
     def _untimed(self) -> int:
-        return min(UNTIMED, self._options.end - self._past.steps - 1)
+        return min(UNTIMED, self._leg.end - self._past.steps - 1)
 
     def _epoch(self, batches: Iterator[dict[str, Any]]) -> None:
         """Steps until the epoch, or the run, is over."""
@@ -123,7 +123,7 @@ class Course:
                 self._losses.append(sum(parts) / len(parts))
                 parts = []
                 self._after_step()
-                if self._done == self._options.end:
+                if self._done == self._leg.end:
                     return
 
     def _begin_step(self) -> None:
@@ -135,18 +135,23 @@ class Course:
             group["lr"] = rate
 
     def _after_step(self) -> None:
-        options, done = self._options, self._done
-        if done in options.digests:
+        done = self._done
+        if done in self._leg.digests:
             begin = time.perf_counter()
             self._note(done)
-            if done == options.save_after:
+            if done == self._options.save_after:
                 self._heartbeat("step", done, "saving the checkpoint")
                 progress = Progress(
                     done, self._all_losses(), self._digests[done], self._accelerator.num_processes
                 )
-                folder = options.out / "checkpoint"
+                folder = self._leg.folder / "checkpoint"
                 self._saved = checkpoint.save(self._accelerator, folder, progress, self._parameters)
             self._clock += time.perf_counter() - begin
+
+    def close(self) -> None:
+        """Give the memory back, for another leg."""
+        self._accelerator.free_memory()
+        del self._model, self._optimizer, self._feed, self._learner
 
     def _note(self, step: int) -> None:
         self._digests[step] = checkpoint.digest(self._learner.module, self._model)

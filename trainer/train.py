@@ -7,23 +7,25 @@ order, and what differs is rounding alone: docs/verify.md has the tolerances, an
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from trainer import group, options
-from trainer.options import TOLERANCES, Options
+from trainer.options import TOLERANCES, Leg, Options
 from trainer.results import Heartbeat, write_json
 
 SEED = 0
 
 
 def main(arguments: list[str]) -> int:
-    """Train as one rank, or alone; leaves rank-N.json in the folder.
+    """Train as one rank, or alone; leaves rank-N.json, the second leg's result in it as "fsdp".
 
     Ends with exit code 1 and one line of reason where a checkpoint cannot be written or read.
     """
@@ -31,57 +33,60 @@ def main(arguments: list[str]) -> int:
     rank, world, heartbeat = group.enter(asked.out)
     # cuBLAS sums in a fixed order only with a workspace of fixed size; read when CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    begin = time.monotonic()
+    seconds, begin = {}, time.monotonic()
     heartbeat("import")
+    import accelerate  # type: ignore[import-untyped]  # noqa: F401 -- for the time that it takes
     import torch
-    from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
-    imported = time.monotonic()
+    seconds["import"] = time.monotonic() - begin
     heartbeat("init")
-    set_seed(SEED)
     # As use_deterministic_algorithms does, which imports torch's compiler besides: 3 s.
     torch.set_deterministic_debug_mode("warn")
     unrepeatable = _note_unrepeatable()
-    accelerator, plugin = _accelerator(asked, world)
-    started = time.monotonic()
-    result: dict[str, Any] = {
-        **group.identity(accelerator),
-        "precision": asked.precision,
-        "tolerance": TOLERANCES[asked.precision],
-        "steps": asked.steps,
-        "batch": asked.batch,
-        "accumulation": asked.accumulation,
-        "parallel": _parallel(accelerator, plugin),
-    }
+    legs = asked.legs
+    accelerator, plugin = _accelerator(asked, legs[0], world)
+    seconds["init"] = time.monotonic() - begin - seconds["import"]
     heartbeat("collectives")
+    collectives: list[dict[str, Any]] = []
     if accelerator.num_processes > 1 and asked.collectives:
-        result["collectives"] = _collectives(accelerator, heartbeat)
+        collectives = _collectives(accelerator, heartbeat)
     from trainer.checkpoint import CheckpointError
 
+    results: list[dict[str, Any]] = []
     try:
-        result.update(_train(asked, accelerator, plugin, heartbeat))
+        for leg in legs:
+            say: Callable[..., None] = heartbeat
+            if leg is not legs[0]:
+                say = _in_fsdp(heartbeat)
+                say("model")
+                accelerator, plugin = _again(asked, leg, world)
+                collectives = []
+            leg.folder.mkdir(exist_ok=True)
+            result = {**group.identity(accelerator), "collectives": collectives}
+            unrepeatable.clear()
+            course = _train(asked, leg, accelerator, plugin, say, result)
+            result.update(unrepeatable=sorted(unrepeatable), seconds=seconds)
+            results.append(result)
+            # Written after each: what fails later takes nothing of what came before.
+            table = results[0] if len(results) == 1 else {**results[0], "fsdp": result}
+            write_json(asked.out / f"rank-{rank}.json", table)
+            if leg.kill_after:
+                accelerator.wait_for_everyone()
+                # Nothing is closed, flushed or said, as when a machine fails.
+                os.kill(os.getpid(), signal.SIGKILL)
+            course.close()
     except CheckpointError as error:
         print(f"trainer: {error}", file=sys.stderr)
         return 1
-    result["unrepeatable"] = sorted(unrepeatable)
-    result["seconds"] = {
-        "import": imported - begin,
-        "init": started - imported,
-        "rest": time.monotonic() - started,
-    }
-    write_json(asked.out / f"rank-{rank}.json", result)
-    if asked.kill_after:
-        accelerator.wait_for_everyone()
-        os.kill(os.getpid(), signal.SIGKILL)  # nothing is closed, flushed or said, as in an outage
     heartbeat("done")
     group.leave(accelerator)
     return 0
 
 
-def _accelerator(asked: Options, world: int) -> tuple[Any, Any]:
+def _accelerator(asked: Options, leg: Leg, world: int) -> tuple[Any, Any]:
     """accelerate's front door, and its FSDP plugin where the model is to be sharded."""
     more: dict[str, Any] = {"gradient_accumulation_steps": asked.accumulation}
-    if asked.parallel == "ddp":
+    if leg.parallel == "ddp":
         return group.accelerator(asked.precision, world, **more), None
     from trainer import sharding
 
@@ -91,15 +96,22 @@ def _accelerator(asked: Options, world: int) -> tuple[Any, Any]:
     return accelerator, plugin
 
 
-def _parallel(accelerator: Any, plugin: Any) -> str:
-    """What accelerate believes it does: "none", "ddp", "fsdp1" or "fsdp2"."""
-    if accelerator.num_processes == 1:
-        return "none"
-    if plugin is None:
-        return "ddp"
-    from trainer import sharding
+def _again(asked: Options, leg: Leg, world: int) -> tuple[Any, Any]:
+    """The same for another leg, in the same group: its memory given back, nothing remembered."""
+    import torch
+    from accelerate.state import (  # type: ignore[import-untyped]
+        AcceleratorState,
+        GradientState,
+    )
 
-    return f"fsdp{sharding.version(plugin)}"
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    # As accelerate's own tests do between two of its Accelerators.
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    return _accelerator(asked, leg, world)
 
 
 def _collectives(accelerator: Any, heartbeat: Heartbeat) -> list[dict[str, Any]]:
@@ -110,28 +122,55 @@ def _collectives(accelerator: Any, heartbeat: Heartbeat) -> list[dict[str, Any]]
     return collectives.check(dist.get_rank(), dist.get_world_size(), accelerator.device, heartbeat)
 
 
-def _train(asked: Options, accelerator: Any, plugin: Any, heartbeat: Heartbeat) -> dict[str, Any]:
-    """The model, the steps, and what they took. Raises CheckpointError."""
+def _train(
+    asked: Options,
+    leg: Leg,
+    accelerator: Any,
+    plugin: Any,
+    heartbeat: Callable[..., None],
+    result: dict[str, Any],
+) -> Any:
+    """The model, the steps, and what they took, into the result; the course, which is done.
+
+    Raises CheckpointError.
+    """
+    from accelerate.utils import set_seed  # type: ignore[import-untyped]
+
     from trainer import checkpoint, learner, memory, sharding
     from trainer.course import Course
 
     heartbeat("model")
+    set_seed(SEED)
     before = memory.free(accelerator.device)
     chosen = learner.choose(asked.model, asked.largest, asked.trust_remote_code, SEED)
-    described = chosen.described()
+    result.update(
+        precision=asked.precision,
+        tolerance=TOLERANCES[asked.precision],
+        steps=asked.steps,
+        batch=asked.batch,
+        accumulation=asked.accumulation,
+        parallel="none" if accelerator.num_processes == 1 else leg.parallel,
+        model=chosen.described(),
+    )
     if plugin is not None:
+        result["parallel"] = f"fsdp{sharding.version(plugin)}"
         sharding.fit(plugin, chosen.module)
-    course = Course(chosen, accelerator, asked, heartbeat, SEED)
+    course = Course(chosen, accelerator, asked, leg, heartbeat, SEED)
     course.resume()
-    result = course.run()
+    result.update(course.run())
     heartbeat("checksum")
-    own = result["digests"][str(asked.end)]
-    return {
-        "model": described,
-        **result,
-        "checksums": checkpoint.exchange(accelerator, own),
-        **memory.used(accelerator.device, before),
-    }
+    result["checksums"] = checkpoint.exchange(accelerator, result["digests"][str(leg.end)])
+    result.update(memory.used(accelerator.device, before))
+    return course
+
+
+def _in_fsdp(heartbeat: Heartbeat) -> Callable[..., None]:
+    """The heartbeat in a second leg, whose phases come after those of the first."""
+
+    def say(phase: str, step: int | None = None, detail: str = "") -> None:
+        heartbeat(f"fsdp {phase}", step, detail)
+
+    return say
 
 
 def _note_unrepeatable() -> set[str]:

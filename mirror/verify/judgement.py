@@ -87,7 +87,7 @@ def _speed(training: Training, unit: str) -> Check:
         "pass",
         f"{first.tokens_per_second:,.0f} tokens/s; {first.tokens_per_second / count:,.0f} tokens"
         f" and {first.samples_per_second / count:,.0f} samples a second and {unit};"
-        f" at most {peak}{held} a rank; {human_time(training.seconds)} with the start",
+        f" at most {peak}{held} a rank; {human_time(training.seconds)} for the whole launch",
     )
 
 

@@ -13,7 +13,10 @@ from mirror.core.artifact import Json
 #: How many lines of a rank's log are shown when it failed.
 TAIL = 20
 #: The trainer's phases, in their order.
-PHASES = ("start", "import", "init", "collectives", "model", "step", "checksum", "done")
+PHASES = (
+    *("start", "import", "init", "collectives", "model", "step", "checksum"),
+    *("fsdp model", "fsdp step", "fsdp checksum", "done"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mirror.verify import child
+from mirror.core.artifact import Json
+from mirror.verify import child, ranks
 from mirror.verify.launch import Job, Limits, Outcome, launch
 from mirror.verify.nodes import Nodes
 from mirror.verify.ranks import Rank
@@ -129,8 +131,9 @@ def run(job: Job, subject: Subject, label: str, limits: Limits | None) -> Outcom
 
         def stepped(step: int) -> None:
             nonlocal done
-            advance(step - done)
-            done = step
+            if step > done:  # a second leg counts from the start again
+                advance(step - done)
+                done = step
 
         return launch(job, limits=limits, stepped=stepped)
 
@@ -139,8 +142,25 @@ def read(outcome: Outcome) -> tuple[Training | None, Sequence[str]]:
     """What the ranks reported, or why that is nothing to judge."""
     if outcome.problems:
         return None, outcome.problems
+    return parse(outcome.results, outcome.seconds)
+
+
+def parse(
+    results: Sequence[Mapping[str, Json]], seconds: float
+) -> tuple[Training | None, Sequence[str]]:
+    """The ranks' reports as values, or what is wrong with them."""
     try:
-        found = tuple(Rank.from_json(result) for result in outcome.results)
+        return Training(tuple(Rank.from_json(result) for result in results), seconds), ()
     except ValueError as error:
         return None, [f"a rank's result is malformed: {error}"]
-    return Training(found, outcome.seconds), []
+
+
+def tables(outcome: Outcome, folder: Path, processes: int) -> list[Mapping[str, Json]]:
+    """What the ranks wrote, also of a launch that failed after they had written it."""
+    if outcome.results:
+        return list(outcome.results)
+    found = []
+    for rank in range(processes):
+        with contextlib.suppress(ValueError):  # is named among the outcome's problems
+            found.append(ranks.read_result(folder, rank))
+    return [table for table in found if table]

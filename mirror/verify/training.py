@@ -1,9 +1,11 @@
-"""Stages `single` and `multi`: one process trains, then many do, in three ways.
+"""Stages `single` and `multi`: one process trains, then many do, sharded and not, and go on.
 
 - single: one process, the whole batch at once.
-- ddp: N processes, in passes, with loader workers; they save a checkpoint at half of the steps.
-- resume: N new processes go on from it, and must come to the same bits.
-- fsdp: N processes, each with a part of the model; they save, kill themselves, and new ones go on.
+- multi: N processes under DDP, in passes, with loader workers, to the end; then, from the start,
+  under FSDP, where they kill themselves on the way. Both save a checkpoint at half of the steps.
+- resume: N new processes go on from both checkpoints, and must come to the same bits.
+
+Few launches, since each costs the import of torch and transformers, and the start of NCCL.
 """
 
 from __future__ import annotations
@@ -12,17 +14,19 @@ import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mirror.verify import accelerate, diagnosis, judgement, ranks, runs
 from mirror.verify.judgement import judge
 from mirror.verify.launch import Limits, Outcome
-from mirror.verify.ranks import Rank
 from mirror.verify.report import Check, Training
 from mirror.verify.runs import Plan, plan
 from mirror.verify.subject import Subject
 
 __all__ = ["Many", "Plan", "judge", "plan", "single"]
 
+#: Of the launches: from the start, and from the checkpoints.
+_FOLDERS = ("multi", "resume")
 #: Steps between a checkpoint and the kill: what is lost, and must be done again.
 _LOST = 2
 
@@ -43,11 +47,11 @@ def single(
 
 
 class Many:
-    """The runs of the stage `multi`, each of which can be asked for by itself.
+    """The runs of the stage `multi`.
 
     env: variables for all of them, such as NCCL's, over those of the machine. Their folders are
-    multi, resume, fsdp and fsdp-resumed in the subject's, or for a second set multi-2 and so on.
-    ddp_run: what the plain run reported, None until it has passed to its end. further: the other
+    multi and resume in the subject's, or for a second set multi-2 and resume-2, and so on.
+    ddp_run: what the plain run reported, None until it has come to its end. further: the other
     runs that report losses of their own, with their names.
     """
 
@@ -63,105 +67,106 @@ class Many:
         self._subject, self._python, self._plan = subject, python, plan
         self._single, self._limits, self._env = single, limits, env or {}
         before = len(list(subject.work.glob("multi*")))
-        self._suffix = f"-{before + 1}" if before else ""
+        suffix = f"-{before + 1}" if before else ""
+        self._first, self._second = (subject.work / f"{name}{suffix}" for name in _FOLDERS)
         self.ddp_run: Training | None = None
         self.further: list[tuple[str, Training]] = []
+        # The sharded run from the start, and what was wrong where there is none.
+        self._sharded: Training | None = None
+        self._unsharded: list[Check] = []
 
     def run(self) -> list[Check]:
-        """All of them; the later ones only where nothing was wrong with the plain one."""
-        checks = self.ddp()
-        if not any(check.verdict == "fail" for check in checks):
-            checks += [*self.resume(), *self.fsdp()]
+        """All of it; nothing goes on from a plain run with which something was wrong."""
+        try:
+            checks = self.train()
+            if not any(check.verdict == "fail" for check in checks):
+                checks += self.go_on()
+        finally:
+            self.clean()
         return checks
 
-    def ddp(self) -> list[Check]:
-        """DDP with accumulation and loader workers; leaves a checkpoint to `resume`."""
-        more = () if self._no_checkpoint() else ("--save-after", str(self._half))
-        outcome = self._launch("multi", f"{self._plan.world} processes", *more)
-        self.ddp_run, problems = runs.read(outcome)
+    def train(self) -> list[Check]:
+        """From the start: what is to be said of it under DDP. Leaves checkpoints to `go_on`."""
+        options = [] if self._no_checkpoint() else ["--save-after", str(self._half)]
+        if not self._no_fsdp():
+            options.append("--then-fsdp")
+        if self._kills():
+            options += ["--kill-after", str(self._last)]
+        outcome = self._launch(self._first, f"{self._plan.world} processes", *options)
+        tables = runs.tables(outcome, self._first, self._plan.processes)
+        self.ddp_run, problems = self._read(tables, outcome, last=bool(self._no_fsdp()))
         if self.ddp_run is None:
-            _remove_checkpoint(self._folder("multi"))
-            return self._failed("run", "multi", problems)
+            return _failed("run", problems, self._first, self._plan.processes)
+        if not self._no_fsdp():
+            self._sharded, problems = self._read(_inner(tables), outcome, last=not self._kills())
+            if self._sharded and self._kills() and not _was_killed(outcome, self._first):
+                self._sharded, problems = None, ["the ranks were to die by SIGKILL, and did not"]
+            if self._sharded is None:
+                self._unsharded = self._fsdp_failed("fsdp", problems, self._first)
         checks = judge(
             self.ddp_run, self._plan.world, self._plan, self._steps, against=self._single
         )
         return [*checks, judgement.fed(self.ddp_run, self._plan, self._steps)]
 
-    def resume(self) -> list[Check]:
-        """New processes go on from the checkpoint of `ddp`, which is removed."""
+    def go_on(self) -> list[Check]:
+        """New processes, from the checkpoints: what is to be said of that, and of FSDP at all."""
         if self.ddp_run is None:
-            raise ValueError("there is nothing to resume")
+            raise ValueError("there is nothing to go on from")
         if why_not := self._no_checkpoint():
-            return [Check("resume", "skip", why_not)]
-        folder = self._folder("multi")
-        try:
-            outcome = self._launch(
-                "resume",
-                "going on from a checkpoint",
-                *("--no-collectives", "--resume", str(folder / "checkpoint")),
-            )
-        finally:
-            _remove_checkpoint(folder)
-        again, problems = runs.read(outcome)
+            return [Check("resume", "skip", why_not), *self._judge_fsdp(self._sharded)]
+        options = ["--no-collectives", "--resume", str(self._first)]
+        both = self._kills() and self._sharded is not None
+        if both:
+            options += ["--then-fsdp", "--digest-after", str(self._last)]
+        outcome = self._launch(self._second, "going on from checkpoints", *options)
+        tables = runs.tables(outcome, self._second, self._plan.processes)
+        again, problems = self._read(tables, outcome, last=not both)
         if again is None:
-            return self._failed("resume", "resume", problems)
-        return [judgement.resumed(self.ddp_run, again)]
-
-    def fsdp(self) -> list[Check]:
-        """FSDP; and where checkpoints can be tried, it is killed on the way and goes on."""
-        first = self._single.ranks[0]
-        newest = judgement.offers_fsdp2(first.torch, first.accelerate)
-        versions = f"torch {first.torch}, accelerate {first.accelerate}"
-        if not newest and not self._plan.gpu:
-            why_not = (
-                f"FSDP 2, which works on the CPU, needs torch 2.6 and accelerate 1.6: {versions}"
-            )
-            return [Check("fsdp", "skip", why_not)]
-        why_not = self._no_checkpoint()
-        if not newest:
-            why_not = f"FSDP 2 needs torch 2.6 and accelerate 1.6; this is FSDP 1 ({versions})"
-        if why_not:
-            checks = self._fsdp_once()
-            return [*checks, Check(judgement.KILLED, "skip", why_not)]
-        return self._fsdp_killed()
-
-    def _fsdp_once(self) -> list[Check]:
-        outcome = self._launch("fsdp", "sharded (FSDP)", "--parallel", "fsdp", "--no-collectives")
-        found, problems = runs.read(outcome)
+            checks = _failed("resume", problems, self._second, self._plan.processes)
+        else:
+            checks = [judgement.resumed(self.ddp_run, again)]
+        if not both or self._sharded is None:
+            return [*checks, *self._judge_fsdp(self._sharded)]
+        if again is None:
+            skipped = Check(judgement.KILLED, "skip", "the run that was to go on failed before it")
+            return [*checks, judgement.sharded(self._sharded), skipped]
+        found, problems = self._read(_inner(tables), outcome, last=True)
         if found is None:
-            return self._failed("fsdp", "fsdp", problems)
-        return self._judge_fsdp(found)
+            failed, *known = self._fsdp_failed(judgement.KILLED, problems, self._second)
+            checks += [judgement.sharded(self._sharded)]
+            return [*checks, judgement.lost(self._sharded, failed.evidence), *known]
+        return [*checks, *self._judge_fsdp(found), judgement.survived(self._sharded, found)]
 
-    def _fsdp_killed(self) -> list[Check]:
-        folder, options = self._folder("fsdp"), ("--parallel", "fsdp", "--no-collectives")
-        last = min(self._half + _LOST, self._steps - 1)
-        try:
-            outcome = self._launch(
-                "fsdp",
-                "sharded (FSDP), until it is killed",
-                *(*options, "--save-after", str(self._half), "--kill-after", str(last)),
-            )
-            killed, problems = _read_killed(outcome, folder, self._plan.processes)
-            if killed is None:
-                return self._failed("fsdp", "fsdp", problems)
-            outcome = self._launch(
-                "fsdp-resumed",
-                "sharded (FSDP), going on",
-                *(*options, "--resume", str(folder / "checkpoint"), "--digest-after", str(last)),
-            )
-        finally:
-            _remove_checkpoint(folder)
-        found, problems = runs.read(outcome)
+    def clean(self) -> None:
+        """Remove the checkpoints: each is as large as three models."""
+        for folder in (self._first, self._first / "fsdp"):
+            for name in ("checkpoint", ".checkpoint.part"):
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(folder / name)
+
+    def _judge_fsdp(self, found: Training | None) -> list[Check]:
+        """Of a sharded run to its end, or why there is none."""
         if found is None:
-            return [judgement.sharded(killed), judgement.lost(killed, "\n".join(problems))]
-        return [*self._judge_fsdp(found), judgement.survived(killed, found)]
-
-    def _judge_fsdp(self, found: Training) -> list[Check]:
+            return self._unsharded or [Check("fsdp", "skip", self._no_fsdp())]
         self.further.append(("fsdp", found))
-        return [
+        checks = [
             judgement.sharded(found),
             judgement.equals(found, self._single, "fsdp equals single"),
         ]
+        if not self._kills():
+            why_not = self._no_checkpoint() or f"FSDP 1 is not tried so ({self._versions})"
+            checks.append(Check(judgement.KILLED, "skip", why_not))
+        return checks
+
+    def _fsdp_failed(self, check: str, problems: Sequence[str], folder: Path) -> list[Check]:
+        """With what the ranks said last: their results alone are of the leg before."""
+        processes = self._plan.processes
+        tails = [
+            "\n  ".join([f"rank {rank}, last phase {ranks.read_phase(folder, rank)}:", *tail])
+            for rank in range(processes)
+            if (tail := ranks.log_tail(folder, rank))
+        ]
+        return _failed(check, [*problems, *tails], folder, processes)
 
     @property
     def _steps(self) -> int:
@@ -171,6 +176,29 @@ class Many:
     def _half(self) -> int:
         return self._steps // 2
 
+    @property
+    def _last(self) -> int:
+        return min(self._half + _LOST, self._steps - 1)
+
+    @property
+    def _versions(self) -> str:
+        first = self._single.ranks[0]
+        return f"torch {first.torch}, accelerate {first.accelerate}"
+
+    def _has_fsdp2(self) -> bool:
+        first = self._single.ranks[0]
+        return judgement.offers_fsdp2(first.torch, first.accelerate)
+
+    def _kills(self) -> bool:
+        """Whether the sharded run is killed; accelerate cannot resume FSDP 1 from its shards."""
+        return not self._no_fsdp() and not self._no_checkpoint() and self._has_fsdp2()
+
+    def _no_fsdp(self) -> str:
+        """Why nothing is sharded; empty where it is."""
+        if self._has_fsdp2() or self._plan.gpu:
+            return ""
+        return f"FSDP 2 needs torch 2.6 and accelerate 1.6, and FSDP 1 a GPU: {self._versions}"
+
     def _no_checkpoint(self) -> str:
         """Why no checkpoint can be tried; empty where it can."""
         if self._plan.nodes:
@@ -179,19 +207,21 @@ class Many:
             return f"{self._steps} steps are too few to save, lose and repeat some"
         return ""
 
-    def _failed(self, check: str, run: str, problems: Sequence[str]) -> list[Check]:
-        return _failed(check, problems, self._folder(run), self._plan.processes)
+    def _read(
+        self, tables: Sequence[Any], outcome: Outcome, *, last: bool
+    ) -> tuple[Training | None, Sequence[str]]:
+        """What all ranks reported of a leg; what came of the launch counts for the last leg."""
+        if len(tables) < self._plan.world or (last and outcome.problems):
+            return None, outcome.problems or ["not every rank left a result"]
+        return runs.parse(tables, outcome.seconds)
 
-    def _folder(self, name: str) -> Path:
-        return self._subject.work / f"{name}{self._suffix}"
-
-    def _launch(self, name: str, label: str, *options: str) -> Outcome:
+    def _launch(self, folder: Path, label: str, *options: str) -> Outcome:
         workers = ("--workers", str(self._plan.workers))
         job = runs.job(
             self._subject,
             self._python,
             self._plan,
-            f"{name}{self._suffix}",
+            folder.name,
             self._plan.processes,
             ("--accumulation", str(self._plan.accumulation), *workers, *options),
             self._env,
@@ -199,29 +229,15 @@ class Many:
         return runs.run(job, self._subject, label, self._limits)
 
 
-def _read_killed(
-    outcome: Outcome, folder: Path, processes: int
-) -> tuple[Training | None, Sequence[str]]:
-    """What ranks reported that then killed themselves, which to the launcher is a failure."""
-    try:
-        results = [ranks.read_result(folder, rank) for rank in range(processes)]
-        found = tuple(Rank.from_json(result) for result in results if result)
-    except ValueError as error:
-        return None, [f"a rank's result is malformed: {error}"]
-    if len(found) < processes or any(rank.killed_after is None for rank in found):
-        return None, outcome.problems or ["not every rank reported before it was to be killed"]
+def _inner(tables: Sequence[Any]) -> list[Any]:
+    """The second leg's results, of the ranks that came to its end."""
+    return [table["fsdp"] for table in tables if table.get("fsdp")]
+
+
+def _was_killed(outcome: Outcome, folder: Path) -> bool:
+    """Whether SIGKILL ended the ranks, which to the launcher is a failure."""
     codes = accelerate.exit_codes(folder / "launch.log")
-    if not outcome.problems or -9 not in codes.values():
-        said = ", ".join(f"rank {rank}: {code}" for rank, code in codes.items()) or "none"
-        return None, [f"the ranks were not killed by SIGKILL; exit codes: {said}"]
-    return Training(found, outcome.seconds), []
-
-
-def _remove_checkpoint(folder: Path) -> None:
-    """It is as large as three models, and has served."""
-    for name in ("checkpoint", ".checkpoint.part"):
-        with contextlib.suppress(OSError):
-            shutil.rmtree(folder / name)
+    return bool(outcome.problems) and -9 in codes.values()
 
 
 def _failed(name: str, problems: Sequence[str], folder: Path, processes: int) -> list[Check]:

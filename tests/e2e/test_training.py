@@ -65,12 +65,8 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
-def verdicts(checks: list[Check]) -> dict[str, str]:
-    return {check.name: check.verdict for check in checks}
-
-
 class Trained:
-    """A single run and a plain one of two processes; what the latter saved can be put back."""
+    """A single run and the first launch of two processes; what they saved can be put back."""
 
     def __init__(self, folder: Path) -> None:
         self.subject = subject(folder)
@@ -80,24 +76,23 @@ class Trained:
         assert single is not None, self.checks
         self.single = single
         self.many = runs(self.subject, single)
-        self.checks += self.many.ddp()
-        self.saved = folder / "saved"
-        shutil.copytree(self.checkpoint, self.saved)
+        self.checks += self.many.train()
+        self.left = processes.descendants()
+        self.first, self.saved = self.subject.work / "multi", folder / "saved"
+        shutil.copytree(self.first, self.saved)
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.subject.work / "multi" / "checkpoint"
-
-    def resume(self, *, changed: str = "") -> Check:
-        """Go on from what was saved, with a byte in the middle of one file changed."""
-        shutil.rmtree(self.checkpoint, ignore_errors=True)
+    def go_on(self, changed: str = "") -> dict[str, Check]:
+        """From what was saved, with a bit here and there in the second half of one file changed."""
+        shutil.rmtree(self.first)
         shutil.rmtree(self.subject.work / "resume", ignore_errors=True)
-        shutil.copytree(self.saved, self.checkpoint)
+        shutil.copytree(self.saved, self.first)
         if changed:
-            data = bytearray((self.checkpoint / changed).read_bytes())
-            data[len(data) // 2] ^= 0x10
-            (self.checkpoint / changed).write_bytes(data)
-        return by_name(self.many.resume())["resume"]
+            data = bytearray((self.first / changed).read_bytes())
+            for place in range(len(data) // 2, len(data) * 15 // 16, 1021):  # some lie in padding
+                data[place] ^= 0x10
+            (self.first / changed).write_bytes(data)
+        self.many.further.clear()
+        return by_name(self.many.go_on())
 
 
 @pytest.fixture(scope="module")
@@ -115,45 +110,47 @@ def test_one_process_and_two_learn_the_same(trained: Trained) -> None:
     assert 0 < many.largest_difference(trained.single) < 1e-4
     loader = by_name(trained.checks)["loader"].evidence
     assert loader.startswith("2 epochs of 192 samples, each once among 2 ranks")
+    assert not trained.left  # of ranks that were killed with their loaders at work
 
 
 def test_new_processes_go_on_to_the_same_bits(trained: Trained) -> None:
-    check = trained.resume()
-    assert check.verdict == "pass", check
-    assert "saved after step 6" in check.evidence
-    assert not trained.checkpoint.exists()
-    assert ranks.log_tail(trained.subject.work / "resume", 0) == []
-
-
-def test_a_changed_byte_of_a_saved_weight_is_found(trained: Trained) -> None:
-    check = trained.resume(changed="model.safetensors")
-    assert check.verdict == "fail"
-    assert "what was loaded is not what was saved after step 6" in check.evidence
-
-
-def test_a_changed_byte_of_the_optimizers_state_is_found(trained: Trained) -> None:
-    check = trained.resume(changed="optimizer.bin")
-    assert check.verdict == "fail"
-    told = ("after step 12 it is another model", "cannot be read")
-    assert any(words in check.evidence for words in told), check
-
-
-def test_a_sharded_run_that_is_killed_goes_on(trained: Trained) -> None:
-    checks = trained.many.fsdp()
-    assert verdicts(checks) == {
+    found = trained.go_on()
+    assert {name: check.verdict for name, check in found.items()} == {
+        "resume": "pass",
         "fsdp sharding": "pass",
         "fsdp equals single": "pass",
         "fsdp kill and resume": "pass",
-    }, checks
-    found = by_name(checks)
+    }, found
+    assert "saved after step 6" in found["resume"].evidence
     assert found["fsdp sharding"].evidence == "fsdp2: 62,624, 62,624 of 125,248 parameters a rank"
     assert "killed by SIGKILL after step 8" in found["fsdp kill and resume"].evidence
     ((name, sharded),) = trained.many.further
     assert (name, len(sharded.losses)) == ("fsdp", STEPS)
-    assert not (trained.subject.work / "fsdp" / "checkpoint").exists()
-    assert not processes.descendants()
-    for run in ("fsdp", "fsdp-resumed"):
-        assert ranks.log_tail(trained.subject.work / run, 0) == []
+    for run in ("multi", "resume"):
+        for rank in (0, 1):
+            assert ranks.log_tail(trained.subject.work / run, rank) == []
+    trained.many.clean()
+    assert not list(trained.first.rglob("checkpoint"))
+
+
+def test_changed_bits_of_saved_weights_are_found(trained: Trained) -> None:
+    check = trained.go_on("checkpoint/model.safetensors")["resume"]
+    assert check.verdict == "fail"
+    assert "what was loaded is not what was saved after step 6" in check.evidence
+
+
+def test_changed_bits_of_the_optimizers_state_are_found(trained: Trained) -> None:
+    found = trained.go_on("checkpoint/optimizer.bin")
+    assert found["resume"].verdict == "fail"
+    told = ("after step 12 it is another model", "cannot be read")
+    assert any(words in found["resume"].evidence for words in told), found
+
+
+@pytest.mark.parametrize("part", ["pytorch_model_fsdp_0", "optimizer_0"])
+def test_changed_bits_of_a_shard_are_found(trained: Trained, part: str) -> None:
+    found = trained.go_on(f"fsdp/checkpoint/{part}/__1_0.distcp")
+    assert found["resume"].verdict == "pass"
+    assert found["fsdp kill and resume"].verdict == "fail", found
 
 
 HOOK = """
@@ -179,6 +176,13 @@ def breakage():
         return real_shard(module, **{**options, "mesh": mesh})
     fsdp.fully_shard = whole
 """
+BURST = """
+def breakage():
+    import torch.distributed.fsdp as fsdp
+    def burst(module, **options):
+        raise RuntimeError("no sharding today")
+    fsdp.fully_shard = burst
+"""
 UNSEEDED = """
 def breakage():
     from accelerate.data_loader import SeedableRandomSampler
@@ -193,22 +197,33 @@ def breakage():
 def test_a_model_that_every_rank_holds_whole_is_not_sharded(
     trained: Trained, tmp_path: Path
 ) -> None:
-    checks = runs(subject(tmp_path, HOOK + UNSHARDED), trained.single).fsdp()
-    assert by_name(checks)["fsdp sharding"].verdict == "fail", checks
-    assert by_name(checks)["fsdp sharding"].evidence.startswith("fsdp2: 125,248, 125,248 of")
-    assert by_name(checks)["fsdp equals single"].verdict == "pass"
+    found = by_name(runs(subject(tmp_path, HOOK + UNSHARDED), trained.single).run())
+    assert found["fsdp sharding"].verdict == "fail", found
+    assert found["fsdp sharding"].evidence.startswith("fsdp2: 125,248, 125,248 of")
+    assert found["fsdp equals single"].verdict == "pass"
 
 
 def test_ranks_that_shuffle_each_in_a_way_of_their_own_are_found(
     trained: Trained, tmp_path: Path
 ) -> None:
-    checks = runs(subject(tmp_path, HOOK + UNSEEDED), trained.single).run()
-    found = by_name(checks)
+    found = by_name(runs(subject(tmp_path, HOOK + UNSEEDED), trained.single).run())
     assert found["loader"].verdict == "fail"
     assert "some samples came twice" in found["loader"].evidence
     assert found["equals single"].verdict == "fail"
     assert found["parameters"].verdict == "pass"  # which is why that is not enough
     assert "resume" not in found
+
+
+def test_a_fault_under_fsdp_takes_nothing_of_what_came_before(
+    trained: Trained, tmp_path: Path
+) -> None:
+    many = runs(subject(tmp_path, HOOK + BURST), trained.single)
+    found = by_name(many.run())
+    assert many.ddp_run is not None
+    assert found["equals single"].verdict == found["resume"].verdict == "pass", found
+    assert found["fsdp"].verdict == "fail"
+    assert "RuntimeError: no sharding today" in found["fsdp"].evidence
+    assert "last phase fsdp model" in found["fsdp"].evidence
 
 
 # -- the trainer by itself -------------------------------------------------------------------------

@@ -159,11 +159,26 @@ def test_every_precision_has_a_tolerance() -> None:
 
 def test_the_digest_is_noted_wherever_another_run_must_be_held_against_it(tmp_path: Path) -> None:
     line = ["--out", str(tmp_path), "--steps", "40", "--save-after", "20"]
-    assert options.parse(line).digests == {20, 40}
-    assert options.parse([*line, "--kill-after", "22"]).digests == {20, 22}
-    assert options.parse([*line, "--digest-after", "22"]).digests == {20, 22, 40}
+
+    def digests(*more: str) -> list[set[int]]:
+        return [set(leg.digests) for leg in options.parse([*line, *more]).legs]
+
+    assert digests() == [{20, 40}]
+    assert digests("--kill-after", "22") == [{20, 22}]
+    assert digests("--then-fsdp", "--kill-after", "22") == [{20, 40}, {20, 22}]
+    assert digests("--then-fsdp", "--digest-after", "22") == [{20, 22, 40}] * 2
     with pytest.raises(SystemExit):
         options.parse([*line, "--batch", "7", "--accumulation", "2"])
+
+
+def test_each_leg_goes_on_from_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    line = ["--out", str(second), "--resume", str(first), "--then-fsdp"]
+    plain, sharded = options.parse(line).legs
+    assert (plain.parallel, plain.folder) == ("ddp", second)
+    assert plain.resume == first / "checkpoint"
+    assert (sharded.parallel, sharded.folder) == ("fsdp", second / "fsdp")
+    assert sharded.resume == first / "fsdp" / "checkpoint"
 
 
 # -- which model is trained ----------------------------------------------------------------------

@@ -343,40 +343,52 @@ def test_old_versions_shard_as_they_can_and_are_not_killed(
     tmp_path: Path, launched: list[tuple[str, ...]]
 ) -> None:
     old = many(tmp_path, 40, gpu=True, torch="2.5.1", accelerate="1.5.0")
-    checks = {check.name: check for check in old.fsdp()}
-    assert checks["fsdp"].verdict == "fail"  # it did not run
-    assert checks["fsdp kill and resume"].verdict == "skip"
-    assert "FSDP 1" in checks["fsdp kill and resume"].evidence
-    ((name, *arguments),) = launched
-    assert name == "fsdp"
+    old.train()
+    ((_, *arguments),) = launched
+    assert "--then-fsdp" in arguments
     assert "--kill-after" not in arguments
+    found = {check.name: check for check in old._judge_fsdp(both(parallel="fsdp1"))}
+    assert found["fsdp kill and resume"].verdict == "skip"
+    assert "FSDP 1" in found["fsdp kill and resume"].evidence
 
 
 def test_on_the_cpu_old_versions_do_not_shard(
     tmp_path: Path, launched: list[tuple[str, ...]]
 ) -> None:
-    (check,) = many(tmp_path, 40, torch="2.5.1", accelerate="1.5.0").fsdp()
+    old = many(tmp_path, 40, torch="2.5.1", accelerate="1.5.0")
+    old.train()
+    assert "--then-fsdp" not in launched[0]
+    (check,) = old._judge_fsdp(None)
     assert (check.name, check.verdict) == ("fsdp", "skip")
-    assert not launched
+    assert "torch 2.5.1, accelerate 1.5.0" in check.evidence
+
+
+def test_new_versions_are_killed_in_the_sharded_leg(
+    tmp_path: Path, launched: list[tuple[str, ...]]
+) -> None:
+    many(tmp_path, 40).train()
+    text = " ".join(launched[0])
+    assert text.startswith("multi train --steps 40 --batch 24 ")
+    assert "--accumulation 2 --workers 2 --save-after 20 --then-fsdp --kill-after 22" in text
 
 
 def test_too_few_steps_for_a_checkpoint_are_told(
     tmp_path: Path, launched: list[tuple[str, ...]]
 ) -> None:
     short = many(tmp_path, 2)
-    short.ddp()
-    assert "--save-after" not in launched[0]
+    short.train()
+    assert not {"--save-after", "--kill-after"} & set(launched[0])
     short.ddp_run = reports.group()
-    (check,) = short.resume()
+    check = short.go_on()[0]
     assert (check.name, check.verdict) == ("resume", "skip")
     assert "2 steps are too few" in check.evidence
-    assert short.fsdp()[-1].verdict == "skip"
+    assert len(launched) == 1
 
 
 def test_a_plain_run_that_failed_is_the_last_one(
     tmp_path: Path, launched: list[tuple[str, ...]]
 ) -> None:
-    (check,) = many(tmp_path, 40).run()
+    check = many(tmp_path, 40).run()[0]
     assert (check.name, check.verdict, check.evidence) == ("run", "fail", "it did not run")
     assert [name for name, *_ in launched] == ["multi"]
 
@@ -384,17 +396,28 @@ def test_a_plain_run_that_failed_is_the_last_one(
 def test_a_second_set_of_runs_has_folders_of_its_own(
     tmp_path: Path, launched: list[tuple[str, ...]]
 ) -> None:
-    many(tmp_path, 40).ddp()
+    many(tmp_path, 40).train()
     (tmp_path / "work" / "multi").mkdir()
-    again = subject(tmp_path / "again", {"steps": 40})
-    again = replace(again, work=tmp_path / "work")
+    (tmp_path / "again").mkdir()
+    again = replace(subject(tmp_path / "again", {"steps": 40}), work=tmp_path / "work")
     plan = Plan(2, gpu=False, precision="no")
-    training.Many(again, Path("python"), plan, reports.group(1), env={"NCCL_X": "1"}).ddp()
+    training.Many(again, Path("python"), plan, reports.group(1), env={"NCCL_X": "1"}).train()
     assert [name for name, *_ in launched] == ["multi", "multi-2"]
 
 
-def test_ranks_that_were_not_killed_are_told(tmp_path: Path) -> None:
-    """They are to kill themselves; whoever goes on, or ends by another signal, did not."""
-    outcome = Outcome((), ("the launcher failed",), 1.0)
-    found, problems = training._read_killed(outcome, tmp_path, 2)
-    assert (found, problems) == (None, ("the launcher failed",))
+def test_results_of_a_launch_that_failed_later_are_read(tmp_path: Path) -> None:
+    """What a rank reported before the others, or it, came to grief in a second leg."""
+    failed = Outcome((), ("the launcher failed",), 1.0)
+    (tmp_path / "rank-0.json").write_text('{"rank": 0, "world_size": 2}', encoding="utf-8")
+    (tmp_path / "rank-1.json").write_text('{"rank": 1, "wor', encoding="utf-8")
+    assert runs.tables(failed, tmp_path, 3) == [{"rank": 0, "world_size": 2}]
+    assert runs.tables(Outcome(({"rank": 7},), (), 1.0), tmp_path, 3) == [{"rank": 7}]
+
+
+def test_ranks_that_did_not_die_of_a_kill_are_told(tmp_path: Path) -> None:
+    log = tmp_path / "launch.log"
+    log.write_text("failed (exitcode: -9) local_rank: 0 (pid: 7)", encoding="utf-8")
+    assert training._was_killed(Outcome((), ("the launcher failed",), 1.0), tmp_path)
+    assert not training._was_killed(Outcome((), (), 1.0), tmp_path)
+    log.write_text("failed (exitcode: 1) local_rank: 0 (pid: 7)", encoding="utf-8")
+    assert not training._was_killed(Outcome((), ("the launcher failed",), 1.0), tmp_path)
