@@ -28,8 +28,9 @@ from tests.bench.conda_install import CondaInstall
 from tests.bench.conda_repodata import Repodata
 from tests.bench.downloads import Downloads
 from tests.bench.increments import Increments
+from tests.bench.launching import Launching
 from tests.bench.packages import Again, Environment, Resolve
-from tests.bench.rows import Compared, Group, Limited, Row
+from tests.bench.rows import Added, Compared, Group, Limited, Row
 from tests.bench.start import Start
 
 GROUPS: tuple[type[Group], ...] = (
@@ -43,6 +44,7 @@ GROUPS: tuple[type[Group], ...] = (
     CondaInstall,
     Repodata,
     Again,
+    Launching,
 )
 
 
@@ -103,22 +105,26 @@ def figures(rows: Iterable[Row], seconds: Mapping[str, Sequence[float]]) -> list
 
 
 def verdicts(
-    aims: Iterable[Compared | Limited], seconds: Mapping[str, Sequence[float]]
+    aims: Iterable[Compared | Limited | Added], seconds: Mapping[str, Sequence[float]]
 ) -> list[str]:
     """How each aim is met, as lines."""
     lines = [f"{'work':<23}{'against':<26}{'ratio':>7}{'fastest':>9}{'aim':>6}"]
     for aim in aims:
         ours = seconds.get(aim.ours)
-        theirs = seconds.get(aim.theirs) if isinstance(aim, Compared) else [1.0]
-        if ours and theirs:
-            ratio = statistics.median(ours) / statistics.median(theirs)
-            stated = f"{aim.aim:>6.2f}" if aim.aim else f"{'-':>6}"
-            verdict = "" if not aim.aim else "  met" if ratio <= aim.aim else "  missed"
-            against = aim.theirs if isinstance(aim, Compared) else "(seconds)"
+        theirs = [1.0] if isinstance(aim, Limited) else seconds.get(aim.theirs)
+        if not ours or not theirs:
+            continue
+        if isinstance(aim, Added):
+            against = f"{aim.theirs} + seconds"
+            found = statistics.median(ours) - statistics.median(theirs)
+            fastest = min(ours) - min(theirs)
+        else:
+            against = "(seconds)" if isinstance(aim, Limited) else aim.theirs
+            found = statistics.median(ours) / statistics.median(theirs)
             fastest = min(ours) / min(theirs)
-            lines.append(
-                f"{aim.ours:<23}{against:<26}{ratio:>7.2f}{fastest:>9.2f}{stated}{verdict}"
-            )
+        stated = f"{aim.aim:>6.2f}" if aim.aim else f"{'-':>6}"
+        verdict = "" if not aim.aim else "  met" if found <= aim.aim else "  missed"
+        lines.append(f"{aim.ours:<23}{against:<26}{found:>7.2f}{fastest:>9.2f}{stated}{verdict}")
     return lines
 
 

@@ -10,7 +10,7 @@ from mirror.store.generations import remove_tree
 from tests.bench import run
 from tests.bench.bundles import Bundles, SmallFiles
 from tests.bench.packages import Again, Environment, Resolve
-from tests.bench.rows import Compared, Group, Limited, Row
+from tests.bench.rows import Added, Compared, Group, Limited, Row
 from tests.bench.rows import run as program
 from tests.bench.start import Start
 
@@ -49,6 +49,14 @@ def test_aims_are_judged_by_medians() -> None:
     assert unjudged.split()[-1] == "-"
     assert alone.split() == ["a", "(seconds)", "2.00", "1.00", "1.50", "missed"]
     assert rest == []
+
+
+def test_what_is_added_is_judged_in_seconds() -> None:
+    seconds = {"ours": [5.0, 7.0, 6.0], "theirs": [4.5, 4.0, 9.0]}
+    aims = [Added("ours", "theirs", 1.5), Added("ours", "theirs", 1.4)]
+    _, met, missed = run.verdicts(aims, seconds)
+    assert met.split() == ["ours", "theirs", "+", "seconds", "1.50", "1.00", "1.50", "met"]
+    assert missed.endswith("missed")
 
 
 def test_a_row_that_fails_is_said_and_the_others_are_measured(
