@@ -121,6 +121,7 @@ class Course:
     def _train_single(self) -> Iterable[Check]:
         self._need("store")
         self._need("host", "gpus")
+        self._need("host", "gpu memory")
         self._need("models", models.NAMED)
         if self.subject.python is None or self.stack is None:
             reason = "there is no environment with a working torch and accelerate"
@@ -185,6 +186,7 @@ class Course:
     def _extra(self, name: str) -> Iterable[Check]:
         self._need("store")
         self._need("host", "gpus")
+        self._need("host", "gpu memory")
         if self.subject.python is None:
             return [Check("installed", "fail", "asked for, and the bundle brought no environment")]
         seen = len(self.stack.gpus) if self.stack else len(self.gpus)

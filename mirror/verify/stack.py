@@ -171,7 +171,7 @@ def gpus(stack: Stack, asked: int | None, seen: int) -> Check:
         advice = "This torch is built without CUDA: bundle one that is built with it."
     if asked is not None and count < asked:
         if count == seen:
-            advice = "nvidia-smi sees no more either: the stage host says what to do."
+            advice = "No more can be seen here: the stage host says why, and what to do."
         return Check("torch's gpus", "fail", f"{asked} asked for; {evidence}", advice)
     if not count and seen:
         evidence += f"; nvidia-smi sees {seen}"

@@ -44,7 +44,9 @@ def test_a_variable_that_hides_all_is_named(tmp_path: Path) -> None:
     check = look(here, tmp_path)["gpus"]
     assert check.verdict == "warn"
     assert check.evidence.endswith("CUDA_VISIBLE_DEVICES= hides 8 GPUs")
-    assert look(here, tmp_path, gpus=1)["gpus"].verdict == "fail"
+    check = look(here, tmp_path, gpus=1)["gpus"]
+    assert check.verdict == "fail"
+    assert check.advice.startswith("Unset CUDA_VISIBLE_DEVICES")
 
 
 def test_a_variable_that_names_a_gpu_that_is_not_there_is_found(tmp_path: Path) -> None:
@@ -348,6 +350,16 @@ def test_memory_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
     assert "61,234 of 81559 MiB in use by processes that cannot be seen" in check.evidence
     here = Captured("docker-h100-2").edit(LIST, ", 61234\n", ", [N/A]\n")
     assert look(here, tmp_path)["gpu memory"].verdict == "pass"
+
+
+def test_a_gpu_without_room_to_begin_with_fails_where_it_is_to_be_trained_on(
+    tmp_path: Path,
+) -> None:
+    here = Captured("rtx4090-2").edit(LIST, ", 18211\n", ", 23500\n")
+    check = look(here, tmp_path)["gpu memory"]
+    assert check.verdict == "fail"
+    assert "; the 1,064 MiB left are too few to begin with" in check.evidence
+    assert look(here, tmp_path, gpus=1)["gpu memory"].verdict == "warn"
 
 
 def test_a_link_that_lost_lanes_is_found_and_an_idle_generation_is_not(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def driver(gpus: Sequence[Gpu] | None) -> str:
     return gpus[0].driver if gpus else ""
 
 
+_UNHIDE = "Unset CUDA_VISIBLE_DEVICES, or name GPUs that are there: nvidia-smi -L lists them."
 _LOOK = "Ask for fewer with --gpus, or look at CUDA_VISIBLE_DEVICES and nvidia-smi -L."
 
 
@@ -122,10 +123,13 @@ def _none(here: Machine, asked: int | None) -> Check:
     advice = "Without a GPU only CPU training is proved."
     if here.tool(*LIST) is None:  # CUDA can do without it: torch has the last word
         return Check("gpus", "warn", f"{evidence}; there is no nvidia-smi", advice)
-    lines = [f"{evidence}; nvidia-smi shows none that can be used", *_hidden(here, ())]
+    if hidden := _hidden(here, ()):
+        lines, look = [evidence, *hidden], _UNHIDE
+    else:
+        lines, look = [f"{evidence}; nvidia-smi shows none that can be used"], _LOOK
     if asked is None:
         return Check("gpus", "warn", "\n".join(lines), advice)
-    return Check("gpus", "fail", "\n".join(lines), _LOOK)
+    return Check("gpus", "fail", "\n".join(lines), look)
 
 
 def _hidden(here: Machine, gpus: Sequence[Gpu]) -> list[str]:

@@ -16,6 +16,9 @@ from mirror.verify.report import Check, Verdict
 Cards: TypeAlias = Sequence[tuple[Gpu, Card]]
 #: MiB in use on a GPU: below it is a display or a monitor.
 _MEMORY = 1024
+#: MiB that must be free: CUDA's context, torch's kernels and NCCL's buffers come to a good 1 GiB
+#: (seen on an H200: with 0.6 GiB free not even the context could be made).
+_LEAST = 1536
 #: It makes missing device files for every user: it runs as root.
 _MODPROBE = "/usr/bin/nvidia-modprobe"
 _RESET = "Reset it while nothing uses it (nvidia-smi --gpu-reset -i N, as root), or reboot."
@@ -44,7 +47,7 @@ def check(here: Machine, gpus: Sequence[Gpu], cards: Cards, asked: int | None) -
     else:
         yield judged("gpu health", *_health(cards))
         yield judged("gpu modes", *_modes(cards, len(gpus) if asked is None else asked))
-    yield judged("gpu memory", *_memory(gpus, cards))
+    yield judged("gpu memory", *_memory(gpus, cards, len(gpus) if asked is None else asked))
     if any(card.width for _, card in cards):
         yield judged("pcie link", *_links(cards))
     if cards and not here.exists("/dev/dxg"):  # WSL's one device for all GPUs
@@ -112,10 +115,11 @@ def _mode(card: Card) -> str:
     return f"MIG {mig}, compute mode {mode}, persistence mode {kept}"
 
 
-def _memory(gpus: Sequence[Gpu], cards: Cards) -> _Found:
+def _memory(gpus: Sequence[Gpu], cards: Cards, wanted: int) -> _Found:
+    """wanted: how many are trained on, the first ones."""
     facts, problems = [], []
     holders = {gpu.uuid: card.processes for gpu, card in cards}
-    for gpu in gpus:
+    for number, gpu in enumerate(gpus):
         used = int(gpu.used) if gpu.used.isdecimal() else 0
         processes = holders.get(gpu.uuid, ())
         computing = [p for p in processes if p.computes]
@@ -129,7 +133,10 @@ def _memory(gpus: Sequence[Gpu], cards: Cards) -> _Found:
         by = f"by {listed}" if listed else "by processes that cannot be seen from here"
         what = f"GPU {gpu.index}: {used:,} of {gpu.memory} MiB in use {by}"
         advice = "End what is not needed, or choose other GPUs with CUDA_VISIBLE_DEVICES."
-        problems.append(Problem("warn", what, advice))
+        left = int(gpu.memory) - used if gpu.memory.isdecimal() else _LEAST
+        full = left < _LEAST and number < wanted
+        what += f"; the {left:,} MiB left are too few to begin with" if full else ""
+        problems.append(Problem("fail" if full else "warn", what, advice))
     return grouped(facts), problems
 
 
