@@ -77,6 +77,17 @@ ENTRIES: tuple[Entry, ...] = (
         source="trl 1723, peft 484",
     ),
     Entry(
+        key="fsdp-shared",
+        name="FSDP 2 was given one parameter in two groups",
+        patterns=("shared with a parameter already managed by another FSDP group",),
+        cause="Two modules share a parameter (an embedding and the head that is tied to it), and"
+        " each was wrapped by itself. torch 2.13 refuses what older ones sharded twice.",
+        advice="Leave the embedding and the head to the outermost module: take them off the"
+        " wrapping policy (fsdp_transformer_layer_cls_to_wrap names the layers alone), or wrap both"
+        " in one fully_shard([embedding, head]).",
+        source="seen with torch 2.13",
+    ),
+    Entry(
         key="fp16-gradients",
         name="Gradients in fp16 cannot be scaled",
         patterns=("Attempting to unscale FP16 gradients",),
