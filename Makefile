@@ -6,14 +6,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 HUBS := 0.36 1.33 2.4
 MIRROR := $(BIN)/mirror
 
-.PHONY: help demo test lint bench format clean
+.PHONY: help demo test lint fuzz bench faults format clean
 
 help:
 	@echo "make demo    build, install and verify manifests/demo.yaml on this machine"
 	@echo "make test    lint, then every test, real ones too (about ten minutes)"
 	@echo "make lint    ruff, mypy, import rules"
 	@echo "make format  ruff's formatter and its safe fixes"
+	@echo "make fuzz    wrong bytes for every reader of bundles, for ten minutes (SECONDS=600)"
 	@echo "make bench   speed, side by side with cat, tar, aria2c, hf, uv, pip and rattler"
+	@echo "make faults  every kill, refused call, power cut and wrong input (an hour)"
 	@echo "make clean   remove what the above made"
 
 demo: .venv/demo.stamp
@@ -34,8 +36,15 @@ format: .venv/test.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+SECONDS := 600
+fuzz: .venv/test.stamp
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS)
+
 bench: .venv/test.stamp
 	$(BIN)/python -m tests.bench.run
+
+faults: .venv/test.stamp
+	$(BIN)/python -m tests.faults.run --all
 
 clean:
 	rm -rf .venv .venv-olah .venv-ray $(HUBS:%=.venv-hub-%) .demo bundles/*.tar.gz build dist

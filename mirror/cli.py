@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from mirror.bundle.reader import Reader
     from mirror.bundle.splitting import Volumes
     from mirror.console import Console
+    from mirror.core.index import Index
     from mirror.core.inventory import Inventory
     from mirror.store.generations import Root
     from mirror.trust.judging import Judge
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_MEMORY_HINT = "A bundle's index takes up to 4 GiB; that of most takes a few MiB."
 _ROOT_HELP = "The directory that mirror owns here; else $MIRROR_ROOT, else /opt/mirror for root."
 
 
@@ -76,6 +79,9 @@ def _command(
         except OSError as error:
             console.error(_refused(error))
             code = MachineError.exit_code
+        except MemoryError:
+            console.error(MachineError("there is not enough memory", hint=_MEMORY_HINT))
+            code = MachineError.exit_code
         sys.exit(code)
 
     command = (group or cli).command(name=function.__name__.rstrip("_"))(run)
@@ -100,6 +106,8 @@ def _refused(error: OSError) -> MachineError:
 
 _manifest = click.argument("manifest", required=False, type=_PATH)
 _root = click.option("--root", type=_PATH, help=_ROOT_HELP)
+_sbom = click.option("--sbom", is_flag=True, help="Print its bill of materials (CycloneDX).")
+_licences = click.option("--licences", is_flag=True, help="List which licence covers what.")
 _detach = click.option("--detach", is_flag=True, help="Go on without this terminal.")
 _attach = click.option(
     "--attach",
@@ -280,6 +288,8 @@ def _claim_stdout() -> int:
 @click.argument("bundle", nargs=-1, required=True)
 @click.option("--files", is_flag=True, help="List every file.")
 @click.option("--deep", is_flag=True, help="Read and check every byte.")
+@_sbom
+@_licences
 @click.option(
     "--volumes", is_flag=True, help="BUNDLE is a folder, or several: check the volumes in them."
 )
@@ -295,6 +305,8 @@ def inspect(
     bundle: tuple[str, ...],
     files: bool,
     deep: bool,
+    sbom: bool,
+    licences: bool,
     volumes: bool,
     repair: Path | None,
     trust: Path | None,
@@ -310,14 +322,38 @@ def inspect(
     judge = judge_here(trust, demand=False)
     if repair and not volumes:
         raise UsageError("--repair goes with --volumes")
+    if sbom + licences + volumes + (files or deep) > 1:
+        raise UsageError("--sbom, --licences, --volumes, and --files with --deep: each alone")
     if volumes:
         # A file stands for its folder: people name all that is in it.
         places = [path.parent if path.is_file() else path for path in map(Path, bundle)]
         return _inspect_volumes(console, list(dict.fromkeys(places)), repair, judge)
     with _open_bundle(console, bundle, judge) as reader:
+        if sbom:
+            _show_bill(console, use.bill(reader), reader.name)
+            return 0
+        if licences:
+            _show_licences(console, reader.index)
+            return 0
         seen = use.inspect(reader, deep=deep, progress=console)
     console.result(use.lines(seen, files=files), use.document(seen))
     return 0
+
+
+def _show_bill(console: Console, data: bytes, name: str) -> None:
+    from mirror.core import bill
+
+    text, document = bill.parsed(data, name)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(newline="\n")  # its very bytes, also on Windows
+    console.result(text.removesuffix("\n").split("\n"), document)
+
+
+def _show_licences(console: Console, index: Index) -> None:
+    from mirror.core import bill
+
+    rows = bill.rows(index.artifacts)
+    console.result(bill.lines(rows), bill.to_json(rows))
 
 
 @contextmanager
@@ -472,7 +508,12 @@ def install(
 @_command
 @_root
 @click.option("--models", is_flag=True, help="The models, datasets and spaces in use instead.")
-def list_(console: Console, root: Path | None, models: bool) -> None:
+@click.option("--history", is_flag=True, help="Who changed what here and when, signed by whom.")
+@_sbom
+@_licences
+def list_(
+    console: Console, root: Path | None, models: bool, history: bool, sbom: bool, licences: bool
+) -> None:
     """List the generations of a root; a star marks the one in use.
 
     What only one of them needs is its own: it is freed when that one is removed.
@@ -480,13 +521,34 @@ def list_(console: Console, root: Path | None, models: bool) -> None:
     from mirror import gc as use
 
     place = _open_root(root)
+    if models + history + sbom + licences > 1:
+        raise UsageError("--models, --history, --sbom and --licences each stand alone")
     if models:
         _list_models(console, place)
+        return
+    if licences:
+        _show_licences(console, place.current().index())
+        return
+    if sbom or history:
+        _list_record(console, place, history=history)
         return
     rows = use.survey(place)
     if not rows:
         place.current()
     console.result([line for row in rows for line in row.lines()], [row.to_json() for row in rows])
+
+
+def _list_record(console: Console, root: Root, *, history: bool) -> None:
+    from mirror import history as use
+
+    if not history:
+        _show_bill(console, use.bill(root), f"what is in use in {root.path}")
+        return
+    found = use.changes(root)
+    lines = [line for change in found for line in change.lines()]
+    console.result(
+        lines or [f"{root.logs} tells of no change"], [change.to_json() for change in found]
+    )
 
 
 def _list_models(console: Console, root: Root) -> None:
@@ -677,6 +739,18 @@ def _show_codes(console: Console, words: list[str]) -> None:
 @click.option("--slurm", is_flag=True, help="Take all that from the Slurm job step.")
 @click.option("--ladder", is_flag=True, help="Measure every NCCL setting, even if none is needed.")
 @click.option("--save-baseline", is_flag=True, help="Keep the figures, to hold later runs to.")
+@click.option(
+    "--store", "store_only", is_flag=True, help="Only look whether every byte is as installed."
+)
+@click.option(
+    "--generation",
+    metavar="N",
+    type=click.IntRange(1),
+    help="With --store: of this generation, not the one in use.",
+)
+@click.option(
+    "--all", "everything", is_flag=True, help="With --store: of all generations, and all blobs."
+)
 @_detach
 @_attach
 def verify(
@@ -693,10 +767,17 @@ def verify(
     slurm: bool,
     ladder: bool,
     save_baseline: bool,
+    store_only: bool,
+    generation: int | None,
+    everything: bool,
     detach: bool,
     attach: str | None,
 ) -> int:
-    """Prove that this server trains, or say why it does not."""
+    """Prove that this server trains, or say why it does not.
+
+    With --store, nothing is run: what was changed, has gone or has come since it was installed is
+    named, and `mirror repair` puts it back.
+    """
     from mirror import detached, logs
     from mirror import verify as use
     from mirror.verify import report as reports
@@ -712,6 +793,20 @@ def verify(
         return _go_on_alone(console, report or logs.fresh([place.logs], kind))
     from mirror.verify import nodes as places
 
+    if store_only:
+        if generation and everything:
+            raise UsageError("--generation names one, --all takes every one")
+        found = use.verify_store(
+            place,
+            number=generation,
+            everything=everything,
+            report_folder=detached.here() or report,
+            progress=console,
+        )
+        console.result(screen.lines(found), reports.document(found))
+        return 9 if found.verdict == "fail" else 0
+    if generation or everything:
+        raise UsageError("--generation and --all go with --store")
     if slurm and (nodes is not None or node_rank is not None):
         raise UsageError("--slurm says itself how many nodes there are, and which this is")
     if slurm:
@@ -731,6 +826,35 @@ def verify(
     )
     console.result(screen.lines(found), reports.document(found))
     return 9 if found.verdict == "fail" else 0
+
+
+@_command
+@click.argument("bundle", nargs=-1)
+@_root
+@_trust
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+def repair(
+    console: Console,
+    bundle: tuple[str, ...],
+    root: Path | None,
+    trust: Path | None,
+    dry_run: bool,
+) -> int:
+    """Put back what `mirror verify --store` finds damaged, in all generations.
+
+    BUNDLE is named as for install, and may be several: those that have the damaged files. Where
+    only the environment is damaged, none is needed. What is right is not touched, and what was in
+    the way is kept in the root's tmp/.
+    """
+    from mirror import repair as use
+
+    done = use.repair(bundle, _open_root(root), console, trust=trust, rehearse=dry_run)
+    if done.left:
+        console.warn(f"{len(done.left):,} would stay damaged:")
+        for line in done.left:
+            console.warn(line)
+    console.result(done.lines(rehearsed=dry_run), done.to_json() | {"dry_run": dry_run})
+    return BundleError.exit_code if done.left else 0
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})

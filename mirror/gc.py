@@ -11,7 +11,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
 from mirror.ecosystems import environment
 from mirror.errors import MachineError
+from mirror.store import audit
 from mirror.store.generations import Generation, Root
 
 
@@ -117,12 +118,15 @@ def survey(root: Root) -> list[Kept]:
 
 def pin(root: Root, number: int, *, wanted: bool) -> Generation:
     """Have gc keep a generation for good, or no longer. Raises MachineError when there is none."""
-    with root.locked():
+    with root.locked(), audit.opened(root) as log:
+        root.tidy()
         found = {generation.number: generation for generation in root.generations()}
         if number not in found:
             known = ", ".join(map(str, found)) or "none"
             raise MachineError(f"{root.path} has no generation {number}; it has {known}")
-        found[number].pin(wanted=wanted)
+        about = audit.of_generation(found[number])
+        with log.event("pin" if wanted else "unpin", about):
+            found[number].pin(wanted=wanted)
         return found[number]
 
 
@@ -137,27 +141,42 @@ def collect(root: Root, keep: int, progress: Progress, *, rehearse: bool = False
     """
     if not root.blobs.folder.is_dir():
         root.current()  # raises
-    with root.locked():
+    with root.locked(), nullcontext() if rehearse else audit.opened(root, frees=True) as log:
+        current = root.current_number()
+        if not rehearse:
+            root.tidy()
         generations = root.generations()
-        stay = set(_staying(generations, root.current_number(), keep))
+        stay = set(_staying(generations, current, keep))
         go = [generation for generation in generations if generation not in stay]
         needed = {a.sha256 for generation in stay for a in generation.index().artifacts}
         idle = [sha256 for sha256 in root.blobs if sha256 not in needed]
-        if rehearse:
+        if log is None:
             return Collected(tuple(go), len(idle), _would_free(root, go, idle))
-        freed = 0
-        root.tidy()
-        for generation in go:
-            freed += _unlinked(generation.path)
+        freed = _remove(root, go, idle, log, progress)
+    return Collected(tuple(go), len(idle), freed)
+
+
+def _remove(
+    root: Root, go: Sequence[Generation], idle: Sequence[str], log: audit.Log, progress: Progress
+) -> int:
+    """Remove these generations and blobs; returns the bytes that this frees."""
+    freed = 0
+    for generation in go:
+        freed += _unlinked(generation.path)
+        with log.event("remove", audit.of_generation(generation), frees=True):
             root.remove(generation)
-            progress.step(f"generation {generation.number} removed")
-        with progress.bar("removing", len(idle), "blobs") as advance:
+        progress.step(f"generation {generation.number} removed")
+    if idle:
+        with (
+            log.event("gc", {"blobs": len(idle)}, frees=True) as told,
+            progress.bar("removing", len(idle), "blobs") as advance,
+        ):
             for sha256 in idle:
                 freed += root.blobs.remove(sha256)
                 advance(1)
-        if idle:
-            progress.step(f"{counted(len(idle), 'blob')} removed")
-    return Collected(tuple(go), len(idle), freed)
+            told["bytes"] = freed
+        progress.step(f"{counted(len(idle), 'blob')} removed")
+    return freed
 
 
 def _staying(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror.core.inventory import Gpu
+from mirror.core.secrets import without
 
 #: What each level of x86-64 adds, by the kernel's names: the psABI's table. glibc and the makers of
 #: wheels name CPUs by it.
@@ -119,7 +120,7 @@ def answer(program: str, *arguments: str, limit: float = 60) -> Answer | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**without(os.environ), "LC_ALL": "C"},
             encoding="utf-8",
             errors="replace",
         )

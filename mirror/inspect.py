@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror.bundle import recovery
 from mirror.bundle.arrival import Arrival, Arrived, find_list, find_names, list_standing, look
 from mirror.bundle.reader import Reader
-from mirror.core.artifact import Json
+from mirror.core import bill as bills
+from mirror.core.artifact import Artifact, Json
 from mirror.core.delta import deltas
 from mirror.core.index import Index, total_size
 from mirror.core.paths import shown
-from mirror.core.progress import Progress
+from mirror.core.progress import Progress, Quiet
 from mirror.core.text import counted, human_size
-from mirror.errors import MirrorError, together
+from mirror.errors import MirrorError, UsageError, together
 
 if TYPE_CHECKING:
     from mirror.trust.judging import Judge, Standing
@@ -47,6 +49,36 @@ def inspect(reader: Reader, *, deep: bool, progress: Progress) -> Seen:
     standing = reader.standing
     signed = bool(standing.findings) if standing else bool(reader.signature)
     return Seen(reader.index, reader.size, signed, deep, standing)
+
+
+def bill(reader: Reader) -> bytes:
+    """The bundle's bill of materials, read no further than to its end; its hash is right.
+
+    Raises UsageError where the bundle does not ship one, BundleError for damage before its end.
+    """
+    wanted = bills.find(reader.index, reader.name)
+    if wanted not in reader.index.shipped:
+        raise UsageError(
+            f"{reader.name} is an increment, and its bill of materials is that of its base",
+            hint="Inspect the base, or on the server: mirror list --sbom",
+        )
+    data = bytearray()
+
+    def take(artifact: Artifact, offset: int, view: memoryview, last: bool) -> None:
+        if artifact == wanted:
+            data.extend(view)
+            if last:
+                raise _Enough
+
+    try:
+        reader.copy(take, Quiet(), ahead=1)
+    except _Enough:
+        return bytes(data)
+    raise RuntimeError("a reader hands on all that is shipped")
+
+
+class _Enough(Exception):  # noqa: N818 -- it ends a reading that went well
+    """The rest of a bundle need not be read."""
 
 
 def arrived(
@@ -142,7 +174,9 @@ def lines(seen: Seen, *, files: bool) -> list[str]:
         *([f"  ships    {_ships(index)}"] if (needs := _needs(index)) else []),
         *([f"  needs    {needs} in the root's store"] if needs else []),
         *_signed("signed", seen.standing),
-        f"  made by  mirror {index.tool}",
+        f"  made by  mirror {index.tool}{_when(index)}",
+        f"  lock     {index.lock}",
+        *([f"  manifest {made.manifest}"] if (made := index.provenance) else []),
         *(f"  {kind:8} {counted(count[kind], 'file')}, {human_size(size[kind])}" for kind in count),
     ]
     if seen.checked:
@@ -165,6 +199,10 @@ def document(seen: Seen) -> Json:
         "trust": seen.standing.to_json() if seen.standing else None,
         "checked": seen.checked,
         "tool": index.tool,
+        "lock": index.lock,
+        "provenance": {"manifest": made.manifest, "time": made.time}
+        if (made := index.provenance)
+        else None,
         "target": index.target.to_json() if index.target else None,
         "artifacts": [
             {
@@ -179,6 +217,14 @@ def document(seen: Seen) -> Json:
             for a in (entry.artifact,)
         ],
     }
+
+
+def _when(index: Index) -> str:
+    """The time that its builder has given it; the clock of no machine is known."""
+    made = index.provenance
+    if made is None or made.time is None:
+        return ""
+    return f", dated {datetime.fromtimestamp(made.time, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _signed(label: str, standing: Standing | None) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirror import chain
 from mirror.bundle.opening import opened
 from mirror.bundle.reader import Reader
+from mirror.core.artifact import Json
 from mirror.core.delta import deltas
 from mirror.core.index import Index, total_size
 from mirror.core.progress import Progress
@@ -23,9 +24,10 @@ from mirror.ecosystems.models import deploy as models
 from mirror.ecosystems.models.into_cache import Additions
 from mirror.ecosystems.tool import deploy as tool
 from mirror.ecosystems.wheels import deploy as wheels
+from mirror.ecosystems.wheels import installed
 from mirror.errors import MachineError, TrustError, UsageError
 from mirror.planning import Plan, Wish, make_plan
-from mirror.store import atomic, patching
+from mirror.store import atomic, audit, patching
 from mirror.store.environment import write_activate
 from mirror.store.generations import Generation, Root
 from mirror.trust.judging import Standing, judge_here
@@ -87,7 +89,8 @@ def install(
                 hint="Agree with --yes, or leave that environment alone with --over.",
             )
         root.prepare()
-        with root.locked():
+        with root.locked(), audit.opened(root) as log:
+            root.tidy()
             current = _current(root)
             if current and current.index() == index and _same_layer(current, plan):
                 _fill_cache(plan, root, progress)
@@ -101,15 +104,20 @@ def install(
             _fill_cache(plan, root, progress)
             generation = root.begin()
             try:
-                _deploy(plan, root, generation, progress)
-                root.finish(generation, index)
+                with log.event("install", _event(plan, generation, readers)) as event:
+                    lay_out(plan, root, generation, progress)
+                    generation.keep_signatures(readers[-1].signatures)
+                    stated = installed.stated(generation)
+                    event["seal"] = root.finish(
+                        generation, index, progress, made=made(plan, root), stated=stated
+                    )
+                    root.commit(generation)
             except MachineError as error:
                 root.discard(generation)
                 raise _with_record(error, plan, root, generation) from None
             except BaseException:
                 root.discard(generation)
                 raise
-            root.commit(generation)
     return Installed(generation, index, True, plan.cache, readers[-1].standing)
 
 
@@ -170,7 +178,8 @@ def rollback(root: Root, number: int | None) -> Generation:
     Raises MachineError when there is none.
     """
     current = root.current()
-    with root.locked():
+    with root.locked(), audit.opened(root) as log:
+        root.tidy()
         known = {g.number: g for g in root.generations()}
         if number is None:
             number = max((n for n in known if n < current.number), default=None)
@@ -192,11 +201,23 @@ def rollback(root: Root, number: int | None) -> Generation:
                     hint=f"What it held before is in {root.logs}/before-*.txt; install the bundle"
                     " of the state that you want again.",
                 )
-        root.commit(known[number])
+        about = audit.of_generation(known[number]) | {"from": current.number}
+        with log.event("rollback", about):
+            root.commit(known[number])
         return known[number]
 
 
-def _deploy(plan: Plan, root: Root, generation: Generation, progress: Progress) -> None:
+def lay_out(
+    plan: Plan,
+    root: Root,
+    generation: Generation,
+    progress: Progress,
+    kinds: Collection[str] = tuple(DEPLOYS),
+) -> None:
+    """Fill the folder of a generation from the store; kinds: only with what these bring.
+
+    Raises as the ecosystems' `deploy` does.
+    """
     site = Site(
         index=plan.index,
         blobs=root.blobs,
@@ -205,6 +226,8 @@ def _deploy(plan: Plan, root: Root, generation: Generation, progress: Progress) 
         progress=progress,
     )
     for kind, deploy in DEPLOYS.items():
+        if kind not in kinds:
+            continue
         if kind == "wheels" and plan.index.target:
             if plan.into and plan.changes:
                 _keep_record(plan.changes, root, generation, progress)
@@ -220,6 +243,32 @@ def _deploy(plan: Plan, root: Root, generation: Generation, progress: Progress) 
         environment.layer(site, plan.over)
         progress.step(f"layered over {plan.over.prefix}, which stays as it is")
     write_activate(generation, root.path)
+
+
+def made(plan: Plan, root: Root) -> dict[str, str]:
+    """What it takes to lay it out once more, the same in every byte: for the seal."""
+    how = {"root": str(root.path)}
+    if plan.python:
+        how["python"] = str(plan.python)
+    if plan.over:
+        how["over"] = str(plan.over.prefix)
+    return how
+
+
+def _event(plan: Plan, generation: Generation, readers: Sequence[Reader]) -> dict[str, Json]:
+    """What the audit log says of an installation."""
+    *others, last = map(_said, readers)
+    about: dict[str, Json] = {**last, "generation": generation.number}
+    if plan.over:
+        about["over"] = str(plan.over.prefix)
+    if plan.into:
+        about["into"] = str(plan.into)
+    return about | ({"through": others} if others else {})
+
+
+def _said(reader: Reader) -> dict[str, Json]:
+    signatures = reader.standing.record() if reader.standing else "unsigned"
+    return {**audit.of_bundle(reader.index), "signatures": signatures}
 
 
 def _fill_cache(plan: Plan, root: Root, progress: Progress) -> None:

@@ -19,7 +19,7 @@ def places(root: Root) -> tuple[Path, ...]:
     """
     chosen = os.environ.get("XDG_STATE_HOME")
     state = Path(chosen) if chosen else Path("~/.local/state").expanduser()
-    return root.logs, state / "mirror" / "log"
+    return root.logs, (state / "mirror" / "log").resolve()
 
 
 def fresh(places: Iterable[Path], kind: str) -> Path:
@@ -31,6 +31,9 @@ def fresh(places: Iterable[Path], kind: str) -> Path:
     for place in places:
         name = f"{kind}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
         try:
+            if place.is_symlink():
+                problems.append(f"{place} is a symbolic link")
+                continue
             place.mkdir(parents=True, exist_ok=True)
             for unused in itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2))):
                 try:

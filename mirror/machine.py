@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror.core.inventory import CondaPackage
+from mirror.core.secrets import without
 from mirror.errors import MachineError
 
 #: (system, machine) as Python's platform module names them -> a target's platform.
@@ -100,6 +101,7 @@ def ask(python: Path, packages: Sequence[str] = (), *, everything: bool = False)
             capture_output=True,
             text=True,
             encoding="utf-8",
+            env=without(os.environ),
             timeout=120,
             check=True,
         )

@@ -93,6 +93,8 @@ def make_plan(
         if not conda.brings_python(index.of_kind("conda")):
             interpreter = _interpreter(target.python, wish.python, chosen)
     _require_writable(root)
+    if target and not wish.into:
+        _require_executable(root)
     new = {a.sha256: a for a in arriving if not root.blobs.has(a.sha256, a.size)}
     packages = total_size(index.of_kind("wheels") + index.of_kind("conda") + index.of_kind("tool"))
     # A file fills up its last block, and the link to it in a cache of the Hub takes one too.
@@ -109,11 +111,26 @@ def make_plan(
     return Plan(index, interpreter, chosen, into, changes, space, cache)
 
 
-def _require_writable(root: Root) -> None:
-    """Say so before anything about space, which a place that cannot be written lacks too."""
-    folder = root.path
+def _require_executable(root: Root) -> None:
+    flags = os.statvfs(_there(root.path)).f_flag
+    if flags & getattr(os, "ST_NOEXEC", 0):
+        raise MachineError(
+            f"{root.path} is on a file system that is mounted noexec: no program and no library of"
+            " an environment there would run",
+            hint="Choose another with --root DIR, or have it mounted with exec.",
+        )
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
+    return folder
+
+
+def _require_writable(root: Root) -> None:
+    """Say so before anything about space, which a place that cannot be written lacks too."""
+    folder = _there(root.path)
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise MachineError(
             f"the root {root.path} cannot be written",

@@ -24,13 +24,15 @@ def make_wheel(
     tag: str = "py3-none-any",
     code: str = "",
     files: Mapping[str, bytes] | None = None,
+    about: Sequence[str] = (),
 ) -> Path:
-    """A real wheel with one module, and further files."""
+    """A real wheel with one module, and further files. about: more lines of its METADATA."""
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {item}" for item in requires]
     lines += [f"Requires-Python: {python}"] if python else []
+    lines += about
     about = f"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: {tag}\n"
     members = {
         f"{name.replace('-', '_')}.py": (code or f"VERSION = {version!r}\n").encode(),

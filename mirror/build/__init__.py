@@ -2,6 +2,7 @@
 
     locking.py     the lock
     increments.py  what a server has already
+    record.py      what it was made from, and its bill of materials
     deltas.py      what is new in a large file that it has in another version
     supply.py      where the bytes are, and the room for them
     proof.py       that the sets are complete
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import mirror
-from mirror.build import deltas, increments, supply
+from mirror.build import deltas, increments, record, supply
 from mirror.build.increments import Base
 from mirror.build.locking import lock, summary
 from mirror.build.proof import Proof, outstanding
@@ -31,7 +32,7 @@ from mirror.bundle.splitting import Volumes, pack_volumes, require_sensible
 from mirror.bundle.volumes import bundle_name, list_path, read_list
 from mirror.core import index as indexes
 from mirror.core.artifact import Artifact, Json
-from mirror.core.index import Entry, Index
+from mirror.core.index import SBOM_NAME, Entry, Index
 from mirror.core.lock import Lock
 from mirror.errors import BundleError, MachineError, UsageError
 from mirror.project import SOURCES, Project
@@ -131,6 +132,8 @@ def build(
         key.unlock()  # before long work, not after it
     for data in (*plan.derived.values(), plan.index.to_bytes()):  # the index: for increments
         blobs.put(data)
+    [bill] = [a for a in plan.index.of_kind("bundle") if a.path == SBOM_NAME]
+    record.keep_bill(project, locked, plan.index, plan.derived[bill.sha256])
     proof = outstanding(project, locked, plan.index, base)
     places = _fetch(project, plan, proof)
     proof.run()
@@ -212,6 +215,7 @@ def _derive(project: Project, locked: Lock) -> dict[Artifact, bytes]:
         own = [artifact for artifact in locked.artifacts if artifact.kind == kind]
         for path, data in source.derived(own, project.context).items():
             add(kind, path, data)
+    add("bundle", SBOM_NAME, record.bill(project, locked, list(derived)))
     sums = sorted((a.path, a.sha256) for a in [*locked.artifacts, *derived])
     add("bundle", "SHA256SUMS", "".join(f"{s}  {path}\n" for path, s in sums).encode())
     return derived
@@ -231,6 +235,7 @@ def _index(project: Project, locked: Lock, derived: Collection[Artifact]) -> Ind
         target=locked.target if bound else None,
         verify=manifest.verify.model_dump(mode="json", exclude_none=True),
         entries=tuple(Entry(artifact) for artifact in artifacts),
+        provenance=record.provenance(project),
     )
 
 

@@ -44,6 +44,7 @@ def lock(
     project.context.hashes.save()
     if old and old.to_bytes() == fresh.to_bytes():
         return old, False
+    atomic.sweep(project.lock_path)
     atomic.write(project.lock_path, fresh.to_bytes())
     if old:
         for line in _moved(old, fresh):

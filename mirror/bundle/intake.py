@@ -126,7 +126,7 @@ class Intake:
 
     def _send_off(self) -> None:
         if self._path:
-            self._disk.submit(partial(_sync_file, self._path))
+            self._disk.submit(partial(atomic.sync_file, self._path))
         self._disk.submit(partial(self._sync, self._whole))
         self._rename()
         self._whole = []
@@ -138,7 +138,7 @@ class Intake:
             atomic.sync_all(self._folder)
         else:
             for path, _ in whole:
-                _sync_file(path)
+                atomic.sync_file(path)
         self._synced.extend(whole)
 
     def _rename(self) -> None:
@@ -147,11 +147,3 @@ class Intake:
             self._blobs.rename(path, sha256)
             self._staged.discard(path)
             self._named.add(sha256)
-
-
-def _sync_file(path: str) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

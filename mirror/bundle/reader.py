@@ -46,6 +46,7 @@ class Reader:
 
     index_bytes: the index exactly as it stands there, what a signature is over.
     signature: exactly as it stands there; empty when the bundle is unsigned.
+    signatures: those and the ones beside the bundle, one after the other.
     standing: what its signatures are worth here; None when no judge was asked.
     index: the parsed index.
     """
@@ -66,6 +67,7 @@ class Reader:
         self.index_bytes = self._member(indexes.INDEX_NAME, indexes.MAX_INDEX_BYTES, fronts)
         self.signature = self._member(indexes.SIGNATURE_NAME, indexes.MAX_SIGNATURE_BYTES, fronts)
         signatures = [(f"its {indexes.SIGNATURE_NAME}", self.signature), *beside]
+        self.signatures = b"".join(text.rstrip() + b"\n" for _, text in signatures if text.strip())
         self.standing = judge(self.name, self.index_bytes, signatures) if judge else None
         try:
             self.index = indexes.parse(self.index_bytes)
@@ -134,9 +136,12 @@ class Reader:
         self._read_all("checking", None, progress, times)
         progress.detail(f"checking: {times.summary(self.size)}")
 
-    def copy(self, sink: Sink, progress: Progress) -> None:
-        """Check every byte of the bundle, handing on those of artifacts. Raises BundleError."""
-        self._read_all("copying", sink, progress, Times())
+    def copy(self, sink: Sink, progress: Progress, *, ahead: int = _BUFFERS) -> None:
+        """Check every byte of the bundle, handing on those of artifacts. Raises BundleError.
+
+        ahead: chunks that are read before the first is handed on; a sink that raises ends it all.
+        """
+        self._read_all("copying", sink, progress, Times(), ahead)
 
     # -- the head ------------------------------------------------------------------------------
 
@@ -195,18 +200,27 @@ class Reader:
 
     # -- the rest ------------------------------------------------------------------------------
 
-    def _read_all(self, label: str, sink: Sink | None, progress: Progress, times: Times) -> None:
+    def _read_all(
+        self,
+        label: str,
+        sink: Sink | None,
+        progress: Progress,
+        times: Times,
+        ahead: int = _BUFFERS,
+    ) -> None:
         try:
-            self._stream(label, sink, progress, times)
+            self._stream(label, sink, progress, times, ahead)
         except BundleError as error:
             raise blamed(error, self._source, progress) from None
 
-    def _stream(self, label: str, sink: Sink | None, progress: Progress, times: Times) -> None:
+    def _stream(
+        self, label: str, sink: Sink | None, progress: Progress, times: Times, ahead: int
+    ) -> None:
         if self._at != self._head:
             raise RuntimeError("a reader reads its bundle once")
         shipped, total = self.index.shipped, self._total
         parts = layout.spans(layout.payload(shipped), layout.chunks(self._at, total))
-        loads = [_Load(memoryview(bytearray(layout.CHUNK))) for _ in range(_BUFFERS)]
+        loads = [_Load(memoryview(bytearray(layout.CHUNK))) for _ in range(ahead)]
         with (
             progress.bar(label, total - self._at) as advance,
             flow.Ring(loads, _Compare(self._damaged, times)) as ring,

@@ -64,7 +64,7 @@ def pack_volumes(
     total = layout.bundle_size(index, len(signature))
     require_sensible(total, wish)
     with flow.writing(target):
-        writer.sweep(target)
+        atomic.sweep(target)
         flow.require_space(target.parent, total + int(total * wish.recovery / 100))
         with _Splitter(target, wish.size, total) as splitter:
             writer.pack(index, signature, locate, splitter.write, progress)
@@ -126,12 +126,16 @@ class _Splitter:
         self._disk.finish()
         folder, place = self._target.parent, list_path(self._target)
         made = VolumeList(bundle, sum(p.size for p in self._parts), tuple(self._parts))
-        stale = _listed(place) - {p.name for p in self._parts}
+        # Each step on the disk before the next: no list ever speaks of volumes that are another's,
+        # and what only an earlier list speaks of goes while that is there to tell.
+        for name in sorted(_listed(place) - {p.name for p in self._parts}):
+            (folder / name).unlink(missing_ok=True)
+        atomic.sync_folder(folder)
         place.unlink(missing_ok=True)
+        atomic.sync_folder(folder)
         for path, part in zip(self._staged, self._parts, strict=True):
             os.replace(path, folder / part.name)
-        for name in stale:
-            (folder / name).unlink(missing_ok=True)
+        atomic.sync_folder(folder)
         atomic.write(place, made.to_bytes())
         return made
 
@@ -140,7 +144,7 @@ class _Splitter:
         path = atomic.unused_name(self._target.with_name(self._names[len(self._parts)]))
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o644)
         self._staged.append(path)
-        writer.mark(self._file)
+        atomic.mark(self._file)
         self._room = self._size
         self._digest = hashlib.sha256()
 
@@ -166,7 +170,13 @@ def _sync_and_close(file: int) -> None:
 
 
 def _listed(place: Path) -> set[str]:
-    """The files that an earlier list speaks of; none when there is no list, or no right one."""
+    """The files that an earlier list speaks of; none when there is no list, or no right one.
+
+    Raises OSError for one that cannot be read.
+    """
+    if not place.exists():
+        return set()
+    place.read_bytes()
     with suppress(BundleError, TargetError):
         old = read_list(place)
         return {part.name for part in (*old.volumes, *old.recovery)}

@@ -7,14 +7,13 @@ same, byte by byte.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mirror.core import paths
+from mirror.core import paths, strict_json
 from mirror.core.artifact import Json
 from mirror.core.index import canonical
 from mirror.errors import BundleError, TargetError
@@ -90,7 +89,7 @@ def read_list(path: Path) -> VolumeList:
         raise BundleError(f"{path} cannot be read: {error.strerror}") from None
     hint = "Send it again; it is small."
     try:
-        document = json.loads(data) if len(data) <= MAX_LIST_BYTES else None
+        document = strict_json.loads(data) if len(data) <= MAX_LIST_BYTES else None
         number = document.get("format") if isinstance(document, dict) else None
         if type(number) is int and number > FORMAT:
             raise TargetError(
@@ -101,7 +100,7 @@ def read_list(path: Path) -> VolumeList:
         if found.to_bytes() != data:
             raise ValueError("it is not in canonical form")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = paths.shown(str(error))
+        reason = paths.named(str(error))
         raise BundleError(f"{path} is no list of volumes: {reason}", hint=hint) from None
     return found
 
@@ -131,7 +130,9 @@ def _parse(document: Any) -> VolumeList:
 
 def _part(item: Any) -> Part:
     name, size, sha256 = item["name"], item["size"], item["sha256"]
-    if type(size) is not int or size < 0 or not _SHA256.fullmatch(sha256) or "/" in name:
+    if not isinstance(name, str) or "/" in name:
+        raise ValueError(f"{name!r:.300} is no file's name")
+    if type(size) is not int or size < 0 or not _SHA256.fullmatch(sha256):
         raise ValueError(f"{name!r:.300} is not described as a volume is")
     return Part(name, size, sha256)
 

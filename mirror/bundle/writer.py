@@ -6,14 +6,12 @@ its index does not name. Memory is the same for a bundle of any size.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import io
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,12 +59,12 @@ def whole(target: Path, size: int, times: Times) -> Iterator[Write]:
     """
     temporary = atomic.unused_name(target)
     with flow.writing(target):
-        sweep(target)
+        atomic.sweep(target)
         flow.require_space(target.parent, size)
         out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o644)
         try:
             try:
-                mark(out)
+                atomic.mark(out)
                 with flow.Background() as disk:
                     yield _Durable(out, disk, times).write
                     with times.main("waiting for the disk"):
@@ -79,29 +77,6 @@ def whole(target: Path, size: int, times: Times) -> Iterator[Write]:
             temporary.unlink(missing_ok=True)
             raise
         atomic.sync_folder(target.parent)
-
-
-def sweep(target: Path) -> None:
-    """Remove what killed writers of `target` left: as large as a bundle, and of no use."""
-    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
-        with suppress(OSError):  # it is being written, or another's: it takes room, no more
-            file = os.open(path, os.O_RDONLY | _BINARY)
-            try:
-                mark(file)
-            finally:
-                os.close(file)
-            path.unlink()
-
-
-def mark(file: int) -> None:
-    """Mark an open file as being written. Raises OSError when another process has.
-
-    Windows needs no mark: it removes no file that is open.
-    """
-    if sys.platform != "win32":
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class _Durable:

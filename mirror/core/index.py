@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
-from mirror.core import paths
+from mirror.core import paths, strict_json
 from mirror.core.artifact import Artifact, Json
 from mirror.core.target import Target
 from mirror.errors import BundleError, TargetError
@@ -20,8 +21,11 @@ from mirror.errors import BundleError, TargetError
 FORMAT = 1
 INDEX_NAME = "mirror-bundle.json"
 SIGNATURE_NAME = "mirror-bundle.json.sig"
-#: No index is longer: 256 MiB hold about a million artifacts.
+#: The bill of materials, among the artifacts.
+SBOM_NAME = "sbom.cdx.json"
+#: No index is longer, nor has more artifacts.
 MAX_INDEX_BYTES = 256 * 2**20
+MAX_ARTIFACTS = 1_000_000
 MAX_SIGNATURE_BYTES = 64 * 2**10
 #: No artifact is larger: 2**53 is what every JSON reader keeps exactly.
 MAX_SIZE = 2**53
@@ -39,6 +43,18 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Provenance:
+    """What a bundle was made from, besides its lock.
+
+    manifest: sha256 of the manifest's bytes. time: seconds since 1970 that whoever built it has
+    given it (SOURCE_DATE_EPOCH), never the builder's clock; None when nobody did.
+    """
+
+    manifest: str
+    time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Index:
     """What a bundle holds.
 
@@ -49,6 +65,7 @@ class Index:
     verify: the manifest's `verify` section, for `mirror verify` on the server.
     entries: every artifact of the complete set, in the order of their bytes in the bundle.
     base: digest of the bundle that an incremental one builds on, else None.
+    provenance: None for a bundle of a mirror that did not record it.
     """
 
     name: str
@@ -59,6 +76,7 @@ class Index:
     entries: tuple[Entry, ...]
     verify: Mapping[str, Json] = field(default_factory=dict, hash=False)
     base: str | None = None
+    provenance: Provenance | None = None
 
     @property
     def artifacts(self) -> list[Artifact]:
@@ -92,6 +110,8 @@ class Index:
             "base": self.base,
             "artifacts": [_entry_to_json(entry) for entry in self.entries],
         }
+        if made := self.provenance:
+            document["provenance"] = {"manifest": made.manifest, "time": made.time}
         return canonical(document) + b"\n"
 
 
@@ -114,9 +134,9 @@ def parse(data: bytes) -> Index:
             f"the index is {len(data)} bytes long; at most {MAX_INDEX_BYTES} are read"
         )
     try:
-        document = json.loads(data)
+        document = strict_json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"the index is not JSON: {paths.shown(str(error))}") from None
+        raise BundleError(f"the index is not JSON: {paths.named(str(error))}") from None
     number = document.get("format") if isinstance(document, dict) else None
     if type(number) is int and number > FORMAT:
         raise TargetError(
@@ -127,16 +147,19 @@ def parse(data: bytes) -> Index:
     try:
         index = _from_document(document)
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"the index is malformed: {paths.shown(str(error))}") from None
-    found = list(paths.problems([INDEX_NAME, SIGNATURE_NAME, *(a.path for a in index.artifacts)]))
-    if found:
-        raise BundleError("the index names files that no bundle may hold", problems=found[:20])
+        raise BundleError(f"the index is malformed: {paths.named(str(error))}") from None
+    names = [INDEX_NAME, SIGNATURE_NAME, *(a.path for a in index.artifacts)]
+    if found := list(islice(paths.problems(names), 20)):
+        raise BundleError("the index names files that no bundle may hold", problems=found)
     if index.to_bytes() != data:
         raise BundleError("the index is not in canonical form")
     return index
 
 
 _KEYS = {"format", "name", "version", "tool", "lock", "target", "verify", "base", "artifacts"}
+_OPTIONAL = {"provenance"}
+#: The end of the year 9999: later times cannot be written as dates.
+MAX_TIME = 253_402_300_799
 _ENTRY_KEYS = {"kind", "path", "size", "sha256"}
 _ENTRY_OPTIONAL = {"executable", "origin", "held"}
 
@@ -159,7 +182,7 @@ def _entry_to_json(entry: Entry) -> dict[str, Json]:
 
 
 def _from_document(document: Json) -> Index:
-    if not isinstance(document, dict) or set(document) != _KEYS:
+    if not isinstance(document, dict) or set(document) - _OPTIONAL != _KEYS:
         raise ValueError("its keys are not those of format 1")
     if type(document["format"]) is not int or document["format"] != FORMAT:
         raise ValueError("its format is not 1")
@@ -173,6 +196,7 @@ def _from_document(document: Json) -> Index:
     _require(isinstance(verify, dict), "verify is not a table")
     _require(target is None or isinstance(target, dict), "target is not a table")
     _require(isinstance(artifacts, list), "artifacts is not a list")
+    _require(len(artifacts) <= MAX_ARTIFACTS, f"it has more than {MAX_ARTIFACTS:,} artifacts")
     return Index(
         name=document["name"],
         version=document["version"],
@@ -182,7 +206,18 @@ def _from_document(document: Json) -> Index:
         verify=verify,
         base=base,
         entries=tuple(_entry(item) for item in artifacts),
+        provenance=_provenance(document["provenance"]) if "provenance" in document else None,
     )
+
+
+def _provenance(table: Json) -> Provenance:
+    if not isinstance(table, dict) or set(table) != {"manifest", "time"}:
+        raise ValueError("the keys of provenance are not those of format 1")
+    manifest, time = _text(table["manifest"]), table["time"]
+    _require(_SHA256.fullmatch(manifest), "provenance.manifest is not a sha256")
+    sound = time is None or (type(time) is int and 0 <= time <= MAX_TIME)
+    _require(sound, "provenance.time is not seconds since 1970")
+    return Provenance(manifest, time)
 
 
 def _entry(item: Json) -> Entry:
@@ -223,7 +258,7 @@ def _text(value: Json) -> str:
 def _require(condition: object, reason: str, path: str | None = None) -> None:
     """path: of the artifact it is about; named only when it is needed, since there are many."""
     if not condition:
-        raise ValueError(reason if path is None else f"{path!r}: {reason}")
+        raise ValueError(reason if path is None else f"{path!r:.300}: {reason}")
 
 
 def total_size(artifacts: Sequence[Artifact]) -> int:

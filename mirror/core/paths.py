@@ -16,6 +16,11 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def named(text: str, limit: int = 300) -> str:
+    """The same for names from strangers: no more than its first `limit` characters."""
+    return shown(text if len(text) <= limit else f"{text[:limit]}...")
+
+
 def masked(text: str) -> str:
     """`text` without the users and passwords of the addresses in it, for messages."""
     return re.sub(r"://[^/\s]+@", "://", text)
@@ -51,16 +56,23 @@ def problems(paths: Iterable[str]) -> Iterator[str]:
     for path in paths:
         reason = problem(path)
         if reason:
-            yield f"{shown(path)!r} {reason}"
+            yield f"{named(path)!r} {reason}"
             continue
-        key = path.casefold()
+        key = _folded(path)
         if key in files:
             yield f"{path!r} and {files[key]!r} are one file on some systems"
         files[key] = path
-    for key, path in files.items():
-        above = key
-        while "/" in above:
-            above = above.rpartition("/")[0]
-            if above in files:
-                yield f"{files[above]!r} is a file and also a folder of {path!r}"
-                break
+    # With / before every other character, what is in a folder follows the folder at once.
+    above: str | None = None
+    for key in sorted(files, key=lambda key: key.replace("/", "\0")):
+        if above is not None and key.startswith(f"{above}/"):
+            yield f"{files[above]!r} is a file and also a folder of {files[key]!r}"
+        else:
+            above = key
+
+
+def _folded(path: str) -> str:
+    """What systems make of a name that tell neither case nor forms of Unicode apart."""
+    if path.isascii():
+        return path.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())

@@ -25,6 +25,7 @@ from mirror.core.manifest import (
     VerifySection,
     WheelsSection,
 )
+from mirror.core.paths import shown
 from mirror.errors import UsageError
 
 
@@ -44,10 +45,10 @@ def parse(data: bytes, source: str) -> Manifest:
         mark = error.problem_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         raise UsageError(
-            f"{where}: {error.problem}", hint=_tab_hint(text, mark.line if mark else 0)
+            f"{where}: {shown(str(error.problem))}", hint=_tab_hint(text, mark.line if mark else 0)
         ) from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{source}: {error}") from None
+        raise UsageError(f"{source}: {shown(str(error))}") from None
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(
             f"{source}: a manifest is a table",
@@ -63,7 +64,7 @@ def parse(data: bytes, source: str) -> Manifest:
         mistakes += _explained(error, places)
     if mistakes:
         count = f"{len(mistakes)} mistakes" if len(mistakes) > 1 else "a mistake"
-        lines = [f"{source}:{at[0]}:{at[1]}: {text}" for at, text in sorted(mistakes)]
+        lines = [f"{source}:{at[0]}:{at[1]}: {shown(text)}" for at, text in sorted(mistakes)]
         raise UsageError(f"the manifest {source} has {count}", problems=lines)
     return manifest
 
@@ -124,7 +125,9 @@ def _explained(
 ) -> Iterator[tuple[tuple[int, int], str]]:
     for item in error.errors(include_url=False):
         # A tagged union puts the tag of the chosen shape into the location; places has none.
-        at = tuple(part for part in item["loc"] if not str(part).startswith("."))
+        at = item["loc"]
+        if len(at) > 2 and isinstance(at[1], int) and str(at[2]).startswith("."):
+            at = (*at[:2], *at[3:])
         name = ".".join(str(part) for part in at)
         match item["type"]:
             case "extra_forbidden":

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from mirror.errors import UsageError
 
@@ -24,6 +25,8 @@ _CHECK = 2
 _WHOLE = 8
 #: No summary has more words, and none holds more bytes: many times what `words` is asked for.
 _MAX_WORDS = 40
+#: Nobody's text has more of what may be its beginning; each is read in a dozen ways.
+_MAX_STARTS = 8
 _MAX_DOCUMENT = 2**20
 #: What is easily read for a letter of base32, which has none of these.
 _MISREAD = str.maketrans("018|", "OIBI")
@@ -57,7 +60,7 @@ def opened(data: bytes, source: str) -> bytes:
     text = _letters(data)
     readings = [
         _Reading.of(head, found, mend=mend)
-        for at in (start.start() for start in _START.finditer(text))
+        for at in (start.start() for start in islice(_START.finditer(text), _MAX_STARTS))
         # What stands before it is something else, or was copied in another order.
         for part in (text[at:], f"{text[at:]}\n{text[:at]}")
         for head, found in _cut(part)

@@ -15,6 +15,9 @@ PLATFORMS: Mapping[str, str] = {
     "macos-arm64": "osx-arm64",
 }
 
+#: No value is longer, in characters.
+_MAX_TEXT = 300
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -56,16 +59,20 @@ class Target:
         """The inverse of `to_json`. Raises ValueError for any other shape."""
         known = {f.name for f in fields(cls)}
         if extra := sorted(set(table) - known):
-            raise ValueError(f"target has an unknown key: {extra[0]}")
+            raise ValueError(f"target has an unknown key: {extra[0]:.80}")
         values: dict[str, str | tuple[str, ...]] = {}
         for key, value in table.items():
             if key in ("gpus", "provided", "conda"):
                 if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
                     raise ValueError(f"target.{key} is not a list of text")
+                if not all(_plain(str(v)) for v in value):
+                    raise ValueError(f"target.{key} has odd characters, or is too long")
                 values[key] = tuple(str(v) for v in value)
                 if key == "conda" and any(str(v).count("=") != 2 for v in value):
                     raise ValueError("target.conda has what is not NAME=VERSION=BUILD")
             elif isinstance(value, str):
+                if not _plain(value):
+                    raise ValueError(f"target.{key} has odd characters, or is too long")
                 values[key] = value
             else:
                 raise ValueError(f"target.{key} is not text")
@@ -79,3 +86,8 @@ class Target:
         parts += [f"CUDA {self.cuda}"] if self.cuda else []
         parts += [" ".join(self.gpus)] if self.gpus else []
         return ", ".join(parts)
+
+
+def _plain(text: str) -> bool:
+    """Whether it may be printed as it is: people read it before they trust the bundle."""
+    return len(text) <= _MAX_TEXT and text.isprintable()

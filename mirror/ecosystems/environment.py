@@ -11,6 +11,7 @@ from pathlib import Path
 from mirror import machine
 from mirror.core.artifact import Artifact
 from mirror.core.compat import canonical_name, same_version
+from mirror.core.secrets import without
 from mirror.ecosystems.deploy import Site
 from mirror.errors import MachineError, TargetError
 from mirror.store.generations import Generation
@@ -169,7 +170,7 @@ def _missing(provided: Sequence[str], found: machine.Interpreter) -> list[str]:
 
 
 def _run(command: list[str]) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    environment = {k: v for k, v in without(os.environ).items() if not k.startswith("PYTHON")}
     done = subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False
     )

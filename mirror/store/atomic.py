@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
+import sys
+from contextlib import suppress
 from pathlib import Path
+
+_BINARY: int = getattr(os, "O_BINARY", 0)
 
 
 def sync_folder(folder: Path | str) -> None:
@@ -15,6 +20,15 @@ def sync_folder(folder: Path | str) -> None:
         if os.name == "nt":
             return
         raise
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path | str) -> None:
+    """Make the bytes of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -42,15 +56,40 @@ def unused_name(beside: Path) -> Path:
     return beside.with_name(f".{beside.name}.{secrets.token_hex(6)}.tmp")
 
 
+def sweep(target: Path) -> None:
+    """Remove what killed writers of `target` left: as large as a bundle, and of no use."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        with suppress(OSError):  # it is being written, or another's: it takes room, no more
+            file = os.open(path, os.O_RDONLY | _BINARY)
+            try:
+                mark(file)
+            finally:
+                os.close(file)
+            path.unlink()
+
+
+def mark(file: int) -> None:
+    """Mark an open file as being written. Raises OSError when another process has.
+
+    Windows needs no mark: it removes no file that is open.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def write(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write `data` to `path`: durable, and never seen half-written."""
     temporary = unused_name(path)
     try:
         with open(temporary, "xb") as file:
+            with suppress(OSError):  # a file system without locks
+                mark(file.fileno())
             file.write(data)
             file.flush()
+            os.chmod(temporary, mode)  # first, so that it is as durable as the bytes
             os.fsync(file.fileno())
-        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,12 +39,15 @@ class Blobs:
         return os.path.join(self._named, sha256[:2], sha256)
 
     def has(self, sha256: str, size: int | None = None) -> bool:
-        """Whether the blob is here (and of that size, when one is given). Does not hash."""
+        """Whether the blob is here (and of that size, when one is given). Does not hash.
+
+        A link is none: what it points at is not the store's, and may change.
+        """
         try:
-            status = os.stat(self.name(sha256))
+            status = os.lstat(self.name(sha256))
         except OSError:
             return False
-        return size is None or status.st_size == size
+        return stat.S_ISREG(status.st_mode) and size in (None, status.st_size)
 
     def __iter__(self) -> Iterator[str]:
         """The hash of every blob that is here, in no order."""
@@ -92,8 +96,9 @@ class Blobs:
             with open(file, "xb") as stream:
                 stream.write(data)
                 stream.flush()
+                os.chmod(file, 0o444)
                 os.fsync(stream.fileno())
-            self.admit(file, sha256)
+            self.rename(file, sha256)
         return sha256
 
     def sync(self, names: Iterator[str] | list[str] | set[str]) -> None:
@@ -106,7 +111,7 @@ class Blobs:
     def check(self, sha256: str) -> None:
         """Raises BundleError unless the blob is here and its bytes have this hash."""
         path = self.path(sha256)
-        if not path.is_file():
+        if not self.has(sha256):
             raise BundleError(f"{path} is missing")
         if hash_file(path) != sha256:
             raise BundleError(f"{path} has changed: its sha256 is no longer its name")

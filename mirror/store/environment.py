@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mirror.core.artifact import Json
 from mirror.errors import MachineError
-from mirror.store import atomic
+from mirror.store import atomic, seal
 from mirror.store.generations import Generation
 
 _MODULES_CACHE = "HF_MODULES_CACHE"
@@ -46,12 +46,12 @@ def variables(generation: Generation) -> dict[str, str]:
     With what the scripts of conda packages that `activate` sources set in a shell; PATH is among
     them only where one of them changes it.
     """
-    table = _settings(generation)
+    table = _settings(generation) | launch_settings(generation)
     return table | _activated(generation, table)
 
 
 def _settings(generation: Generation) -> dict[str, str]:
-    """Every variable but PATH that is set without a shell."""
+    """Every variable but PATH and the launch settings that is set without a shell."""
     table = {
         "MIRROR_MODELS": str(generation.models),
         "MIRROR_DATASETS": str(generation.datasets),
@@ -76,7 +76,7 @@ def _settings(generation: Generation) -> dict[str, str]:
     if (generation.env / "conda-meta").is_dir():
         table["CONDA_PREFIX"] = str(generation.env)
         table |= _package_variables(generation)
-    return table | launch_settings(generation)
+    return table
 
 
 def _package_variables(generation: Generation) -> dict[str, str]:
@@ -147,11 +147,32 @@ def write_launch(generation: Generation, root: Path, document: Mapping[str, Json
     """
     data = json.dumps(document, indent=2, sort_keys=True) + "\n"
     atomic.write(generation.launch_file, data.encode())
-    write_activate(generation, root)
+    try:
+        base, _ = seal.split_activate(_activate(generation).read_bytes())
+    except FileNotFoundError:
+        base = _base(generation, root)
+    atomic.write(_activate(generation), base + launch_part(generation))
 
 
 def write_activate(generation: Generation, root: Path) -> None:
     """Write the generation's `activate`, for `. ROOT/current/activate` in any POSIX shell."""
+    atomic.write(_activate(generation), _base(generation, root) + launch_part(generation))
+
+
+def launch_part(generation: Generation) -> bytes:
+    """The end of `activate`, which the seal does not cover: the launch settings.
+
+    Raises MachineError as `launch_settings` does.
+    """
+    settings = sorted(launch_settings(generation).items())
+    return seal.launch_part(f"export {name}={shlex.quote(value)}" for name, value in settings)
+
+
+def _activate(generation: Generation) -> Path:
+    return generation.path / seal.ACTIVATE
+
+
+def _base(generation: Generation, root: Path) -> bytes:
     prefix = ":".join(str(folder) for folder in path_prefix(generation))
     lines = [
         f"# Made by mirror: puts generation {generation.number} in use in this shell.",
@@ -167,8 +188,7 @@ def write_activate(generation: Generation, root: Path) -> None:
     for script in _activation_scripts(generation):
         name = shlex.quote(str(script))
         lines.append(f"if [ -r {name} ]; then . {name}; fi")
-    text = "".join(f"{line}\n" for line in lines if line)
-    atomic.write(generation.path / "activate", text.encode())
+    return "".join(f"{line}\n" for line in lines if line).encode()
 
 
 def _user_cache() -> Path:

@@ -15,19 +15,25 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
-import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mirror.core import index as indexes
 from mirror.core.index import Index
+from mirror.core.paths import shown
+from mirror.core.progress import Progress, Quiet
 from mirror.errors import BundleError, MachineError
-from mirror.store import atomic
+from mirror.store import atomic, guard, seal
 from mirror.store.blobs import Blobs
+
+#: Beside a generation's index: the signatures over it.
+SIGNATURES = "index.json.sig"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,19 @@ class Generation:
         """The launch settings that verify found, for `mirror run`."""
         return self.path / "launch.json"
 
+    def keep_signatures(self, signatures: bytes) -> None:
+        """Keep what its bundle was signed with, so that it can be checked again; before `finish`.
+
+        They are over the exact bytes of `index.json`.
+        """
+        if signatures:
+            atomic.write(self.path / SIGNATURES, signatures, 0o444)
+
+    @property
+    def seal_file(self) -> Path:
+        """What everything in it was when it was made (mirror/store/seal.py)."""
+        return self.path / seal.NAME
+
     @property
     def pinned(self) -> bool:
         """Whether `mirror gc` keeps it for good."""
@@ -110,6 +129,11 @@ class Generation:
     def _pin(self) -> Path:
         # Beside the generation, which never changes.
         return self.path.with_suffix(".pin")
+
+    @property
+    def unused(self) -> Path:
+        """A file that is there until the generation has been put in use for the first time."""
+        return self.path.with_suffix(".new")
 
     def pin(self, *, wanted: bool) -> None:
         """Have `mirror gc` keep it for good, or no longer; durable."""
@@ -148,23 +172,13 @@ class Root:
     def prepare(self) -> None:
         """Make the root's folders. Raises MachineError where that cannot be, or is not safe."""
         try:
+            guard.require_safe(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
-            status = self.path.stat()
-            if status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-                raise MachineError(
-                    f"{self.path} can be written by everybody",
-                    hint=f"chmod o-w {self.path}, or choose another --root.",
-                )
             for folder in (self.blobs.folder, self._generations, self.path / "tmp", self.logs):
-                if folder.is_symlink():
-                    raise MachineError(
-                        f"{folder} is a symbolic link; mirror writes into its own folders only",
-                        hint="Remove the link, or choose another --root.",
-                    )
                 folder.mkdir(exist_ok=True)
             probe = atomic.unused_name(self.path / "tmp" / "probe")
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # who holds the root removes what others left
         except OSError as error:
             raise MachineError(
                 f"the root {self.path} cannot be written: {error.strerror}",
@@ -173,10 +187,13 @@ class Root:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the root alone. Raises MachineError when another mirror holds it."""
+        """Hold the root alone. Raises MachineError when it is not safe, or another mirror has it."""
         import fcntl  # the server side is POSIX
 
-        with open(self.path / "lock", "a", encoding="utf-8") as file:
+        os.umask(0o022)  # whoever changes a root does it for every user
+        guard.require_safe(self.path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(self.path / "lock", flags, 0o644), "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -195,12 +212,23 @@ class Root:
         try:
             target = os.readlink(self._current)
         except OSError:
+            if os.path.lexists(self._current):
+                raise MachineError(
+                    f"{self._current} is no symbolic link, which mirror makes it",
+                    hint="Move it away, then install the bundle again.",
+                ) from None
             raise MachineError(
                 f"nothing is installed in {self.path}",
                 hint="Install a bundle there first (mirror install BUNDLE), or name the root that"
                 " has one with --root DIR.",
             ) from None
         generation = Generation(self.path / target)
+        if not re.fullmatch(r"generations/[0-9]+", target) or generation.path.is_symlink():
+            link = f", and {generation.path} is a link" if generation.path.is_symlink() else ""
+            raise MachineError(
+                f"{self._current} points at {shown(target)}{link}: no generation of this root",
+                hint="Remove the link, then install the bundle again.",
+            )
         if not generation.index_file.is_file():
             raise BundleError(f"{self._current} points at {target}, which is no whole generation")
         return generation
@@ -210,11 +238,25 @@ class Root:
         return self.current().number if self._current.is_symlink() else None
 
     def tidy(self) -> None:
-        """Remove what interrupted installs left."""
+        """Remove what others left that were killed at work. The caller holds the root."""
+        for mark in sorted(self._generations.glob("*.new")):
+            generation = Generation(mark.with_suffix(""))
+            if generation.index_file.is_file() and not self._is_current(generation):
+                self.remove(generation)  # nobody has ever used it
+            mark.unlink()
+            atomic.sync_folder(self._generations)
         for generation in self._folders():
-            if not generation.index_file.is_file():
+            # The one in use lost its record by damage, and may have it back.
+            if not generation.index_file.is_file() and not self._is_current(generation):
                 remove_tree(generation.path)
         remove_tree(self.blobs.temporary)
+        for folder, begins in (
+            (self.path, ".current."),
+            (self._generations, "."),
+            (self.path / "tmp", "."),
+        ):
+            for path in folder.glob(f"{begins}*.tmp"):
+                path.unlink(missing_ok=True)
 
     def begin(self) -> Generation:
         """An empty folder for the next generation; what interrupted installs left is removed."""
@@ -222,17 +264,62 @@ class Root:
         number = max((g.number for g in self._folders()), default=0) + 1
         generation = Generation(self._generations / f"{number:06d}")
         generation.path.mkdir()
+        generation.unused.touch()
         return generation
 
-    def finish(self, generation: Generation, index: Index) -> None:
-        """Declare the generation complete: every byte of it durable, then its record."""
-        os.sync()
+    def finish(
+        self,
+        generation: Generation,
+        index: Index,
+        progress: Progress | None = None,
+        *,
+        made: Mapping[str, str] | None = None,
+        stated: Mapping[str, tuple[int, str]] | None = None,
+    ) -> str:
+        """Declare the generation complete: every byte of it durable and sealed, then its record.
+
+        Returns the sha256 of the seal.
+
+        made, stated: for the seal, how the environment was made; and what is known of its files.
+        """
+        from concurrent.futures import ThreadPoolExecutor  # few commands need it
+
+        with ThreadPoolExecutor(1) as disk:
+            # What was just written is hashed from memory while it goes to the disk.
+            synced = disk.submit(self._sync_all)
+            known = partial(self.inodes, index)
+            entries = seal.take(generation.path, progress or Quiet(), known, stated)
+            synced.result()
+        digest = seal.Seal(index.digest, made or {}, entries).write(generation.path)
         atomic.write(generation.index_file, index.to_bytes(), 0o444)
         atomic.sync_folder(self._generations)
+        return digest
+
+    def _sync_all(self) -> None:
+        """Everything durable, an environment elsewhere too.
+
+        Raises OSError for what the root's disk has refused; `sync` alone does not tell.
+        """
+        folder = os.open(self._generations, os.O_RDONLY)
+        try:
+            os.sync()
+            atomic.sync_all(folder)
+        finally:
+            os.close(folder)
+
+    def inodes(self, index: Index) -> dict[tuple[int, int], str]:
+        """The sha256 of each blob that an index lists, by device and inode. Reads no blob."""
+        found = {}
+        for artifact in index.artifacts:
+            with suppress(OSError):
+                status = os.lstat(self.blobs.name(artifact.sha256))
+                found[status.st_dev, status.st_ino] = artifact.sha256
+        return found
 
     def commit(self, generation: Generation) -> None:
         """Put the generation in use, by one rename."""
         atomic.link(self._current, os.path.join("generations", generation.path.name))
+        generation.unused.unlink(missing_ok=True)
 
     def remove(self, generation: Generation) -> None:
         """Remove a complete generation that is not in use; its blobs stay.
@@ -245,8 +332,17 @@ class Root:
         atomic.sync_folder(self._generations)
 
     def discard(self, generation: Generation) -> None:
-        """Remove a generation that was begun and will not be finished."""
+        """Remove a generation that was begun; one that is in use already stays."""
+        if self._is_current(generation):
+            return
         remove_tree(generation.path)
+        generation.unused.unlink(missing_ok=True)
+
+    def _is_current(self, generation: Generation) -> bool:
+        try:
+            return os.path.basename(os.readlink(self._current)) == generation.path.name
+        except OSError:
+            return False
 
     def _folders(self) -> list[Generation]:
         if not self._generations.is_dir():

@@ -56,6 +56,7 @@ def _make(delta: Delta, blobs: Blobs, advance: Advance) -> None:
                     base.seek(min(piece.at, end))
                 _read(new if piece.at is None else base, piece.size, take)
             out.flush()
+            os.chmod(staged, 0o444)
             os.fsync(out.fileno())
         if digest.hexdigest() != result.sha256:
             raise BundleError(
@@ -63,7 +64,7 @@ def _make(delta: Delta, blobs: Blobs, advance: Advance) -> None:
                 f" names, so {blobs.path(delta.base)} is damaged",
                 hint="mirror verify checks the store. Install a bundle that holds the whole file.",
             )
-        blobs.admit(staged, result.sha256)
+        blobs.rename(staged, result.sha256)
     finally:
         staged.unlink(missing_ok=True)
 

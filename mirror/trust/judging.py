@@ -104,6 +104,19 @@ class Standing:
             "signatures": [finding.to_json() for finding in self.findings],
         }
 
+    def record(self) -> Json:
+        """For the audit log: what each signature was worth; "unsigned" where there is none."""
+        if not self.findings:
+            return "unsigned"
+        return [
+            {
+                "key": finding.fingerprint or None,
+                "signer": finding.signer.name if finding.signer else None,
+                "verdict": "counts" if finding.signer else finding.why,
+            }
+            for finding in self.findings
+        ]
+
 
 _ANYBODY = " (no trusted keys are configured here: nothing says who made it)"
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mirror.core.paths import shown
+from mirror.core.paths import named
 from mirror.trust import curves
 from mirror.trust.wire import Fields
 
@@ -76,7 +76,7 @@ class PublicKey:
             raise ValueError("it is no public key: its second word is not base64") from None
         key = cls.from_blob(blob, comment)
         if key.kind != kind:
-            raise ValueError(f"it says {shown(kind)} and holds a key of the kind {key.kind}")
+            raise ValueError(f"it says {named(kind)} and holds a key of the kind {key.kind}")
         return key
 
     @property
@@ -111,7 +111,7 @@ class PublicKey:
             algorithm = fields.text()
             kind = _KINDS[self.kind]
             if algorithm not in kind.algorithms:
-                what = f"{shown(algorithm)}, by a key of the kind {self.kind}"
+                what = f"{named(algorithm)}, by a key of the kind {self.kind}"
                 raise UnknownAlgorithm(f"the algorithm {what}, is not one that mirror checks")
             key = Fields(self.blob)
             key.text()
@@ -273,8 +273,8 @@ def _read_curve(name: str) -> Callable[[Fields], _Values]:
 
 def _unknown(kind: str) -> str:
     if "-cert-" in kind:
-        return f"{shown(kind)} is a certificate, and mirror trusts keys only"
-    return f"keys of the kind {shown(kind)} are none that mirror checks"
+        return f"{named(kind)} is a certificate, and mirror trusts keys only"
+    return f"keys of the kind {named(kind)} are none that mirror checks"
 
 
 _KINDS = _kinds()

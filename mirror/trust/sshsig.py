@@ -13,7 +13,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from mirror.core.paths import shown
+from mirror.core.paths import named
 from mirror.core.text import counted
 from mirror.trust.keys import PublicKey, UnknownAlgorithm, WrongSignature
 from mirror.trust.wire import Fields, string, uint32
@@ -49,10 +49,10 @@ class Signature:
         """
         if self.namespace != NAMESPACE:
             raise WrongSignature(
-                f"it was made for the namespace {shown(self.namespace)}, not for {NAMESPACE}"
+                f"it was made for the namespace {named(self.namespace)}, not for {NAMESPACE}"
             )
         if self.hash not in _HASHES:
-            raise UnknownAlgorithm(f"the hash {shown(self.hash)} is not one that mirror checks")
+            raise UnknownAlgorithm(f"the hash {named(self.hash)} is not one that mirror checks")
         self.key.require(signed_bytes(message, self.hash), self.value)
 
     @property

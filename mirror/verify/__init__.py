@@ -27,13 +27,13 @@ from mirror.errors import MachineError, UsageError
 from mirror.store import atomic
 from mirror.store.environment import write_launch
 from mirror.store.generations import Root
-from mirror.verify import baseline, host, nodes, page, processes, remedy
+from mirror.verify import baseline, host, nodes, page, processes, remedy, store
 from mirror.verify.course import Course
 from mirror.verify.launch import Limits
 from mirror.verify.report import Check, Report, Stage, Training, document
 from mirror.verify.subject import Subject
 
-__all__ = ["verify"]
+__all__ = ["verify", "verify_store"]
 
 
 def verify(
@@ -91,6 +91,41 @@ def verify(
     _write(report)
     if course.settled and course.multi and course.verdict("multi") in ("pass", "warn"):
         _record_launch(subject, report, course.settled, course.multi, group)
+    return report
+
+
+def verify_store(
+    root: Root,
+    *,
+    number: int | None = None,
+    everything: bool = False,
+    report_folder: Path | None,
+    progress: Progress,
+) -> Report:
+    """Only look whether every byte is the one that was installed, and write the report.
+
+    number: of the generation; None for the one in use. everything: all generations, and all blobs.
+    Raises MachineError when there is no such generation or the report cannot be written.
+    """
+    started, begin = datetime.now(timezone.utc), time.monotonic()
+    chosen = None if everything else store.choose(root, number)
+    folder = report_folder or logs.fresh(logs.places(root), "verify-store")
+    checks = store.self_check(root, chosen, progress)
+    facts = {"root": str(root.path), "host": platform.node(), "mirror": mirror.__version__}
+    if chosen:
+        facts["generation"] = str(chosen[0].number)
+    seconds = time.monotonic() - begin
+    report = Report(
+        stages=(Stage("store", tuple(checks), seconds),),
+        single=None,
+        multi=None,
+        asked=None,
+        facts=facts,
+        started=started.isoformat(timespec="seconds"),
+        seconds=seconds,
+        folder=folder.absolute(),
+    )
+    _write(report)
     return report
 
 
@@ -169,6 +204,7 @@ def _facts(subject: Subject, course: Course) -> dict[str, str]:
 
 def _write(report: Report) -> None:
     text = json.dumps(document(report), indent=2, ensure_ascii=False) + "\n"
+    report.folder.mkdir(parents=True, exist_ok=True)
     atomic.write(report.folder / "report.json", text.encode())
     atomic.write(report.folder / "report.html", page.html(report).encode())
 

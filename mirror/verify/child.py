@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import mirror
+from mirror.core.secrets import without
 from mirror.errors import MirrorError
 from mirror.store import environment
 from mirror.store.generations import Generation
@@ -26,11 +27,11 @@ _FOREIGN = re.compile(
 
 
 def variables(generation: Generation) -> dict[str, str]:
-    """The environment of every child: this one's, cleaned, and the generation's.
+    """The environment of every child: this one's, cleaned and without secrets, the generation's.
 
     NCCL_* and CUDA_VISIBLE_DEVICES stay as the machine has them.
     """
-    table = {key: value for key, value in os.environ.items() if not _FOREIGN.fullmatch(key)}
+    table = {k: v for k, v in without(os.environ).items() if not _FOREIGN.fullmatch(k)}
     prefix = [str(folder) for folder in environment.path_prefix(generation)]
     table["PATH"] = os.pathsep.join([*prefix, table.get("PATH", os.defpath)])
     return {

@@ -21,6 +21,10 @@ from mirror.verify.nodes import Nodes
 from mirror.verify.nodes.run import Run
 from mirror.verify.watch import Limits
 
+#: torch's launcher and ranks ask for the name of 127.0.0.1, as ::ffff:127.0.0.1, which hardly any
+#: /etc/hosts has: so a name server is asked, and one that does not answer costs 10 s each time.
+_RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
+
 __all__ = ["Job", "Limits", "Outcome", "command", "environ", "launch"]
 
 
@@ -123,7 +127,7 @@ def command(job: Job, run: Run | None = None) -> list[str]:
 
 def environ(job: Job, run: Run | None = None) -> dict[str, str]:
     """The launcher's variables."""
-    table = run.environ(job.environ) if run else job.environ
+    table = run.environ(job.environ) if run else {**_RESOLVER, **job.environ}
     return accelerate.environ(table, job.processes, gpu=job.gpu)
 
 

@@ -146,6 +146,8 @@ class Report:
             failed = [stage.name for stage in self.stages if stage.verdict == "fail"]
             return f"Verification failed: {', '.join(failed)}."
         best = self.multi or self.single
+        if [stage.name for stage in self.stages] == ["store"]:
+            return "Every byte is the one that was installed."
         if best is None:
             reasons = [s.checks[0].evidence for s in self.stages if s.name == "single"]
             return f"Training was not proved: {'; '.join(reasons)}."

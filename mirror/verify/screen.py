@@ -19,6 +19,8 @@ COLUMNS = 80
 _ALIKE = 4
 #: Lines of one check's evidence; the page has all.
 _EVIDENCE = 40
+#: Of those of the stage `store`: a line a file, and the first says how many.
+_FILES = 21
 #: The check whose evidence is the rungs: they have a table of their own.
 _LADDER = "ladder"
 
@@ -55,7 +57,8 @@ def _unpassed(stage: Stage, indent: str, rungs: Sequence[Measured]) -> Iterator[
         if check.verdict == "pass":
             continue
         brief = bool(rungs) and check.name == _LADDER
-        yield from _explained(check, indent, 1 if brief else _EVIDENCE)
+        most = _FILES if stage.name == "store" else _EVIDENCE
+        yield from _explained(check, indent, 1 if brief else most)
 
 
 def _explained(check: Check, indent: str, most: int) -> Iterator[str]:

@@ -2,88 +2,111 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Sequence
 
-from mirror.core.artifact import Artifact
+from mirror.core.progress import Progress
 from mirror.core.text import counted, human_size
+from mirror.errors import MachineError
+from mirror.store import damage, strays
+from mirror.store.damage import Damage, Found, Holding
+from mirror.store.generations import Generation, Root
 from mirror.verify.report import Check
 from mirror.verify.subject import Subject
 
-_CHUNK = 2**20
-_THREADS = 8
-#: Kinds whose artifacts lie in the generation under their own path.
-_LAID_OUT = ("conda", "wheels", "models", "datasets", "spaces", "files")
-_AGAIN = "Install the bundle again: mirror install BUNDLE."
+_REPAIR = "mirror repair BUNDLE puts it back."
+_WORDS = {"changed": "changed", "missing": "missing", "extra": "extra", "mode": "with another mode"}
+_BYTECODE = (
+    "Python wrote it for somebody who may write here, and runs it in place of the code beside it."
+    " mirror repair removes it; PYTHONDONTWRITEBYTECODE=1 keeps it from coming back."
+)
 
 
 def check(subject: Subject) -> list[Check]:
-    """Hash every blob, and what is laid out in the generation where it is a file of its own."""
-    artifacts = subject.index.artifacts
-    blobs = [(a, subject.root.blobs.path(a.sha256)) for a in artifacts]
-    laid_out = [(a, subject.generation.path / a.path) for a in artifacts if _is_laid_out(a)]
-    copies = [(a, p) for a, p in laid_out if not _same(p, subject.root.blobs.path(a.sha256))]
-    problems = _problems([*blobs, *copies], subject)
-    size = human_size(sum(artifact.size for artifact in artifacts))
-    linked = f"{len(laid_out) - len(copies)} of {counted(len(laid_out), 'file')} linked to blobs"
-    return [
-        _judged("store", problems[: len(blobs)], f"{counted(len(blobs), 'blob')}, {size}"),
-        _judged("generation", problems[len(blobs) :], f"{linked}, {len(copies)} copied"),
+    """The generation and its blobs, before they are relied on.
+
+    Files that somebody has added are told and do not stop the rest: `self_check` is stricter.
+    """
+    found = damage.look(subject.root, [subject.generation], subject.progress)
+    [holding] = found.holdings
+    extra = _of(holding.damage, "extra")
+    checks = [_blobs(found), _generation(holding, "generation", beside=("extra", "bytecode"))]
+    if extra:
+        advice = f"mirror verify --store names these as well. {_REPAIR}"
+        checks.append(Check("added", "warn", _evidence(extra), advice))
+    return checks
+
+
+def self_check(root: Root, chosen: Sequence[Generation] | None, progress: Progress) -> list[Check]:
+    """These generations; None for all that the root has, and then also blobs that none lists.
+
+    Whatever was changed, has gone or has come fails, but for Python's bytecode, which is told.
+    """
+    everything = chosen is None
+    todo = strays.generations(root) if chosen is None else chosen
+    found = damage.look(root, todo, progress, idle=everything)
+    checks = [_blobs(found)]
+    for holding in found.holdings:
+        name = f"generation {holding.generation.number}"
+        checks.append(_generation(holding, name, beside=("bytecode",)))
+        if files := [d for d in _of(holding.damage, "bytecode") if d.place.endswith(".pyc")]:
+            text = f"{counted(len(files), 'file')} of bytecode that nobody installed"
+            checks.append(Check(f"{name}: bytecode", "warn", _evidence(files, text), _BYTECODE))
+    if others := strays.strays(root):
+        evidence = "\n".join(
+            [counted(len(others), "thing") + " that mirror did not put here", *others]
+        )
+        advice = "See what it is; what nobody needs can be removed."
+        checks.append(Check("root", "warn", evidence, advice))
+    return checks
+
+
+def choose(root: Root, number: int | None) -> list[Generation]:
+    """The generation of this number, else the one in use. Raises MachineError for none."""
+    known = {generation.number: generation for generation in strays.generations(root)}
+    if number is None:
+        number = strays.in_use(root)
+    if number is None or number not in known:
+        raise MachineError(
+            f"{root.path} has no generation {number}"
+            if number
+            else f"nothing is in use in {root.path}",
+            problems=[f"it has {', '.join(map(str, known))}"] if known else [],
+            hint="`mirror list` shows them all.",
+        )
+    return [known[number]]
+
+
+def _blobs(found: Found) -> Check:
+    what = f"{counted(found.blobs, 'blob')}, {human_size(found.size)}"
+    if found.idle:
+        what += f", {found.idle:,} of them of no generation"
+    if not found.damaged:
+        return Check("store", "pass", f"{what}; every sha256 is right")
+    advice = [_REPAIR, *damage.owners(found, (d.sha256 for d in found.damaged))]
+    return Check("store", "fail", _evidence(found.damaged, f"of {what}"), "\n".join(advice))
+
+
+def _generation(holding: Holding, name: str, beside: Sequence[str]) -> Check:
+    """beside: the sorts of damage that are not told here."""
+    files = counted(holding.files, "file")
+    what = f"{files}, {human_size(holding.size)}, {holding.linked:,} of them linked to blobs"
+    wrong = [item for item in holding.damage if item.what not in beside]
+    if not wrong:
+        return Check(name, "pass", f"{what}; all as they were sealed")
+    advice = _REPAIR
+    if index := holding.index:
+        advice += f" The bundle is {index.name} {index.version}, digest {index.digest}."
+    return Check(name, "fail", _evidence(wrong, f"of {what}"), advice)
+
+
+def _of(wrong: Sequence[Damage], what: str) -> list[Damage]:
+    return [item for item in wrong if item.what == what]
+
+
+def _evidence(wrong: Sequence[Damage], what: str = "") -> str:
+    """How many there are of each sort, then a line for each."""
+    counts = [
+        f"{number:,} {word}" for what, word in _WORDS.items() if (number := len(_of(wrong, what)))
     ]
-
-
-def _judged(name: str, problems: list[str], what: str) -> Check:
-    found = [problem for problem in problems if problem]
-    if found:
-        return Check(name, "fail", "\n".join(found[:20]), _AGAIN)
-    return Check(name, "pass", f"{what}; every sha256 is right")
-
-
-def _is_laid_out(artifact: Artifact) -> bool:
-    if artifact.kind == "wheels":  # its derived members (requirements.txt) go where it likes
-        return artifact.path.endswith(".whl")
-    return artifact.kind in _LAID_OUT
-
-
-def _same(path: Path, blob: Path) -> bool:
-    """Whether both are one file on disk: then its bytes are hashed once."""
-    try:
-        return path.samefile(blob)
-    except OSError:
-        return False
-
-
-def _problems(work: list[tuple[Artifact, Path]], subject: Subject) -> list[str]:
-    """What is wrong with each file, "" where nothing is."""
-    stop = threading.Event()
-    total = sum(artifact.size for artifact, _ in work)
-    with (
-        subject.progress.bar("checking every byte", total) as advance,
-        ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool,
-    ):
-        try:
-            return list(pool.map(lambda item: _problem(item[0], item[1], stop, advance), work))
-        except BaseException:
-            stop.set()  # leaving the pool waits for its threads
-            raise
-
-
-def _problem(
-    artifact: Artifact, path: Path, stop: threading.Event, advance: Callable[[int], None]
-) -> str:
-    digest, size = hashlib.sha256(), 0
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while (chunk := file.read(_CHUNK)) and not stop.is_set():
-                digest.update(chunk)
-                size += len(chunk)
-                advance(len(chunk))
-    except OSError as error:
-        return f"{artifact.path}: {path}: {error.strerror}"
-    if size != artifact.size or digest.hexdigest() != artifact.sha256:
-        return f"{artifact.path}: {path} has {size} bytes that are not those installed"
-    return ""
+    head = " ".join(filter(None, (", ".join(counts), what)))
+    return "\n".join([head, *map(str, sorted(wrong, key=lambda item: item.place))])

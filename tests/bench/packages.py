@@ -88,8 +88,8 @@ class Environment(Group):
     All three go from nothing to an environment that has the wheels, and to make the virtual
     environment is part of it: `venv`, then pip; `uv venv`, then uv. mirror's is what `mirror
     install` does when the blobs are in the root; it leaves a pip in the environment, as `venv` does
-    and uv does not. To unpack the tool is not timed. uv is the one that the bundle carries, with an
-    empty cache on the same file system.
+    and uv does not. To unpack the tool is not timed. uv begins with an empty cache on the same file
+    system.
     """
 
     name = "environment"
@@ -141,7 +141,7 @@ class Environment(Group):
         wheels.deploy(self.wheels, site)
 
     def sync(self) -> None:
-        uv, env = self.tool / "bin" / "uv", self.scratch / "env"
+        uv, env = running.program(), self.scratch / "env"
         run(
             *(uv, "venv", "--offline", "--no-config", "--python", sys.executable, env),
             folder=self.scratch,

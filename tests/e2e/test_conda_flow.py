@@ -58,8 +58,7 @@ def said(*command: str | Path) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_a_python_from_conda_and_wheels_beside_it(project: Path, installer: str) -> None:
+def test_a_python_from_conda_and_wheels_beside_it(project: Path) -> None:
     python = python_package()
     # As Pythons have it whose packages are somebody's: here they are mirror's.
     managed = {f"lib/python{HERE}/EXTERNALLY-MANAGED": b"[externally-managed]\nError=no\n"}
@@ -68,7 +67,7 @@ def test_a_python_from_conda_and_wheels_beside_it(project: Path, installer: str)
     write(
         project,
         "conda: {channels: [./channel], packages: [greeting]}\n"
-        f"wheels: {{requirements: [markdown-it-py], installer: {installer}}}\n"
+        "wheels: {requirements: [markdown-it-py]}\n"
         "verify: {imports: [greeting, markdown_it]}\n",
     )
     env = installed(project)
@@ -103,7 +102,8 @@ def test_a_python_from_conda_and_wheels_beside_it(project: Path, installer: str)
     linked.unlink()
     linked.write_text("def main():\n    pass\n", encoding="utf-8")
     told = mirror("verify", "--root", "root", cwd=project, code=9).stdout
-    assert f"{linked.name} has changed" in told
+    assert linked.name in told
+    assert "store        fail" in told
 
 
 def test_a_generation_can_be_left_and_come_back_to(project: Path) -> None:

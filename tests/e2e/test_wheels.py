@@ -35,13 +35,18 @@ def versions(python: Path) -> dict[str, str | None]:
     return machine.ask(python, everything=True).packages
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_both_installers_make_the_same_environment(project: Path, installer: str) -> None:
+@pytest.mark.parametrize("way", ["own", "into by pip", "into by uv"])
+def test_every_way_of_installing_makes_the_same_environment(project: Path, way: str) -> None:
+    installer = way.rpartition(" ")[2].replace("own", "pip")
     write(project, f"{{requirements: [six, 'rich==14.0.0'], installer: {installer}}}")
     mirror("build", "-o", "b.tar.gz", cwd=project)
     tools = [a["path"] for a in mirror_json("inspect", project / "b.tar.gz")["artifacts"]]
     assert any("/uv-" in path for path in tools) == (installer == "uv")
-    mirror("install", "b.tar.gz", "--root", "root", cwd=project)
+    into: list[object] = []
+    if way != "own":
+        venv.create(project / "env", with_pip=True)
+        into = ["--into", "env", "--yes"]
+    mirror("install", "b.tar.gz", "--root", "root", *into, cwd=project)
     python = project / "root/current/env/bin/python"
     found = versions(python)
     assert found["rich"] == "14.0.0"

@@ -151,8 +151,9 @@ def test_a_rehearsal_says_the_same_and_removes_nothing(root: Root) -> None:
     assert numbers(root) == [1, 2]
     assert there(root) == {"a", "b", "both", "nobody's"}
     assert collect(root, 0) == said
-    index_size = root.current().index_file.stat().st_size
-    assert said.freed == len(text("nobody's")) + 5 + index_size
+    current = root.current()
+    records = current.index_file.stat().st_size + current.seal_file.stat().st_size
+    assert said.freed == len(text("nobody's")) + 5 + records
 
 
 def test_what_an_interrupted_install_left_goes(root: Root) -> None:
@@ -279,7 +280,8 @@ def test_what_each_generation_takes(root: Root) -> None:
     one, two = gc.survey(root)
     size = len(text("a"))
     assert (one.shared, two.shared) == (size, size)
-    assert two.own == 2 * size + 5 + second.index_file.stat().st_size
+    records = second.index_file.stat().st_size + second.seal_file.stat().st_size
+    assert two.own == 2 * size + 5 + records
     assert (one.current, two.current) == (False, True)
     assert (one.pinned, two.pinned) == (True, False)
     assert one.lines()[0] == "     1  demo 1, pinned"

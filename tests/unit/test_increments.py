@@ -112,7 +112,7 @@ def test_since_a_bundle_only_what_is_new_is_shipped(builder: Builder) -> None:
     assert made.path == Path(f"bundles/demo-1-since-{full.index.digest[:8]}.tar.gz")
     assert full.path.is_file(), "the bundle that it builds on is still there"
     assert made.index.base == full.index.digest
-    assert shipped(made.index) == ["SHA256SUMS", "files/note"]
+    assert shipped(made.index) == ["SHA256SUMS", "sbom.cdx.json", "files/note"]
     assert [a.path for a in made.index.artifacts] == [a.path for a in full.index.artifacts]
     with Reader.open(made.path) as reader:
         assert reader.index == made.index
@@ -128,7 +128,7 @@ def test_a_chain_and_no_change(builder: Builder) -> None:
     third = builder.build(second.path)
     assert third.index.base == second.index.digest
     # What the second only named is held all the same: its server has it from the first.
-    assert shipped(third.index) == ["SHA256SUMS", "files/more"]
+    assert shipped(third.index) == ["SHA256SUMS", "sbom.cdx.json", "files/more"]
     none = builder.build(third.path)
     assert shipped(none.index) == []
     assert none.size < 8_000
@@ -195,7 +195,7 @@ def test_since_the_summary_of_an_inventory(builder: Builder) -> None:
     found = inventories.parse(inventory(bundle=full.index.digest, held=[]), "i")
     path = builder.file("s.txt", "\n".join(inventories.summary(found)).encode())
     made = builder.build(path)
-    assert shipped(made.index) == ["SHA256SUMS", "files/note"]
+    assert shipped(made.index) == ["SHA256SUMS", "sbom.cdx.json", "files/note"]
     assert made.index.base == full.index.digest
     # What any generation there holds is there.
     digests = (full.index.digest, second.index.digest)
@@ -339,7 +339,7 @@ def test_what_the_server_has_is_not_fetched(builder: Builder) -> None:
     for wheel in builder.shelf.glob("*.whl"):
         wheel.unlink()  # an index that has nothing any more
     made = builder.build(full.path)
-    assert shipped(made.index) == ["SHA256SUMS", "files/note"]
+    assert shipped(made.index) == ["SHA256SUMS", "sbom.cdx.json", "files/note"]
     wheels = {a.sha256 for a in made.index.of_kind("wheels") if a.path.endswith(".whl")}
     assert not [name for name in wheels if list(cache.rglob(name))]
 
@@ -388,7 +388,7 @@ def test_a_dry_run_says_all_and_writes_nothing(builder: Builder) -> None:
     (builder.data / "note").write_text("2", encoding="utf-8")
     seen = forecast.forecast(builder.project(), None, built.path)
     assert seen.lock == "stale"
-    assert shipped(seen.plan.index) == ["SHA256SUMS", "files/note"]
+    assert shipped(seen.plan.index) == ["SHA256SUMS", "sbom.cdx.json", "files/note"]
     assert lock.read_bytes() == before
     lock.unlink()
     assert forecast.forecast(builder.project(), None, None).lock == "missing"

@@ -14,6 +14,7 @@ from mirror.core.artifact import Artifact, Json
 from mirror.core.index import Entry, Index
 from mirror.core.progress import Quiet
 from mirror.core.target import Target
+from mirror.store import blobs
 from mirror.store.generations import Generation, Root
 from mirror.verify import environment, host, processes, store, verify
 from mirror.verify.subject import Subject
@@ -160,22 +161,31 @@ def test_a_model_to_train_is_the_one_named_else_the_first(tmp_path: Path) -> Non
 
 
 def test_a_file_of_the_generation_that_differs_from_its_blob_is_found(tmp_path: Path) -> None:
-    found = subject(tmp_path)
     root = Root(tmp_path)
-    whole = Artifact("files", "files/a.txt", 3, root.blobs.put(b"abc"))
-    wrong = Artifact("files", "files/b.txt", 3, root.blobs.put(b"xyz"))
-    gone = Artifact("files", "files/c.txt", 2, root.blobs.put(b"ok"))
-    index = Index("n", "1", "0.1.0", "0" * 64, None, tuple(map(Entry, (whole, wrong, gone))))
-    folder = found.generation.path / "files"
-    folder.mkdir(parents=True)
-    os.link(root.blobs.path(whole.sha256), folder / "a.txt")
-    (folder / "b.txt").write_bytes(b"xyZ")
-    blobs, laid_out = store.check(Subject(root, found.generation, index, None, found.work, Quiet()))
-    assert blobs.verdict == "pass"
+    root.prepare()
+    generation = root.begin()
+    entries = []
+    for name, data in (("a", b"abc"), ("b", b"xyz"), ("c", b"ok")):
+        place = f"files/{name}.txt"
+        entries.append(Entry(Artifact("files", place, len(data), root.blobs.put(data))))
+        blobs.place(root.blobs.path(entries[-1].artifact.sha256), generation.path / place)
+    # What was laid out wrongly is found as well: it was sealed so.
+    (generation.files / "b.txt").unlink()
+    (generation.files / "b.txt").write_bytes(b"xyZ")
+    root.finish(generation, Index("n", "1", "0.1.0", "0" * 64, None, tuple(entries)))
+    (generation.files / "c.txt").unlink()
+    (generation.files / "mine.txt").write_bytes(b"")
+    (generation.files / "__pycache__").mkdir()
+    (generation.files / "__pycache__" / "x.cpython-311.pyc").write_bytes(b"")
+    found = Subject(root, generation, generation.index(), None, tmp_path, Quiet())
+    stored, laid_out, added = store.check(found)
+    assert stored.verdict == "pass"
     assert laid_out.verdict == "fail"
-    assert "files/b.txt" in laid_out.evidence
-    assert "files/c.txt" in laid_out.evidence
+    assert "files/b.txt is sealed with bytes that are not the bundle's" in laid_out.evidence
+    assert "files/c.txt is missing" in laid_out.evidence
     assert "files/a.txt" not in laid_out.evidence
+    assert (added.verdict, "files/mine.txt" in added.evidence) == ("warn", True)
+    assert "pycache" not in laid_out.evidence + added.evidence
 
 
 # -- processes ---------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def patched(path: Path, old: bytes, new: bytes, *, last: bool = False) -> Path:
 def test_a_good_wheel_has_no_problem_and_says_what_it_needs(tmp_path: Path) -> None:
     path = wheel(tmp_path)
     assert inspection.check(path, NAME) == inspection.Findings((), ())
-    assert inspection.metadata(path) == inspection.Metadata("Demo", "1.0", ("numpy>=1",), "")
+    assert inspection.metadata(path) == inspection.Metadata("Demo", "1.0", ("numpy>=1",), "", "")
 
 
 def test_the_forms_that_real_zip_writers_use_are_taken(tmp_path: Path) -> None:

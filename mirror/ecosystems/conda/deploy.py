@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +77,8 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
             f"{generation.env} is there already",
             hint="Conda packages are linked only into an environment that mirror makes.",
         )
-    scratch = Path(tempfile.mkdtemp(prefix=".conda-", dir=generation.path))
+    scratch = generation.path / ".conda-packages"  # of one name always: records will hold it
+    scratch.mkdir(mode=0o700)
     try:
         packages = _lay_out(artifacts, site, scratch)
         _compare(artifacts, site)

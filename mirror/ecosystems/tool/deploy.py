@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from mirror.core.artifact import Artifact
+from mirror.core.paths import shown
 from mirror.ecosystems.deploy import Site
 from mirror.errors import BundleError
 from mirror.store.blobs import place
@@ -23,10 +26,18 @@ tool=$(CDPATH= cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd)
 export MIRROR_ROOT
 python={python}
 [ -x "$python" ] || python=python3
-exec "$python" -I -c 'import sys; sys.path.insert(0, sys.argv.pop(1))
+exec "$python" -I -B -c 'import sys; sys.path.insert(0, sys.argv.pop(1))
 from mirror.cli import main
 main()' "$tool/site" "$@"
 """
+
+#: Other ways of packing raise OSError, as a full disk does; no wheel is packed in one.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: What zipfile raises for archives that are none.
+_UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, IndexError),
+    *(NotImplementedError, RuntimeError),
+)
 
 
 def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
@@ -51,9 +62,11 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
 def _unpack(wheel: Path, folder: Path, name: str) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
+            if any(entry.compress_type not in _METHODS for entry in archive.infolist()):
+                raise ValueError("it is neither stored nor deflated")
             archive.extractall(folder)
-    except (zipfile.BadZipFile, ValueError) as error:
-        raise BundleError(f"{name} is no wheel: {error}") from None
+    except _UNREADABLE as error:
+        raise BundleError(f"{shown(name)} is no wheel: {shown(str(error))}") from None
 
 
 def _lasting_python() -> Path:

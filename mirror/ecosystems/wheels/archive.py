@@ -36,6 +36,11 @@ _STREAMED, _UTF8, _ENCRYPTED = 0x8, 0x800, 0x2041
 _ALL_ONES = 0xFFFFFFFF
 
 
+def is_folder(entry: zipfile.ZipInfo) -> bool:
+    """Whether an entry is one; also of an entry without a name, where zipfile's own would crash."""
+    return entry.filename.endswith("/")
+
+
 class Archive:
     """A zip archive open for reading and for inspection. A context manager.
 
@@ -96,7 +101,7 @@ class Archive:
 
     def _bad_entries(self) -> Iterator[str]:
         seen: set[str] = set()
-        files = {entry.filename for entry in self.entries if not entry.is_dir()}
+        files = {entry.filename for entry in self.entries if not is_folder(entry)}
         for entry in self.entries:
             name, label = entry.filename, shown(entry.orig_filename)
             if reason := _escape(entry.orig_filename):
@@ -117,7 +122,7 @@ class Archive:
                 yield f"{label} is encrypted"
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 yield f"{label} is neither stored nor deflated"
-            if entry.is_dir() and entry.file_size:
+            if is_folder(entry) and entry.file_size:
                 yield f"{label} is a folder that holds bytes"
 
     def _bad_layout(self) -> Iterator[str]:

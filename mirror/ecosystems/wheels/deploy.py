@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 from mirror import machine
 from mirror.core.artifact import Artifact
+from mirror.core.paths import shown
+from mirror.core.secrets import without
 from mirror.ecosystems.deploy import Site
-from mirror.errors import MachineError
+from mirror.ecosystems.wheels.unpacking import unpack
+from mirror.errors import BundleError, MachineError
 from mirror.store.blobs import place
 from mirror.store.generations import Generation, remove_tree
 
@@ -19,10 +22,12 @@ from mirror.store.generations import Generation, remove_tree
 def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     """Lay the wheels out as a find-links folder and install them all.
 
-    With uv when the tool carries it, else with pip, which it always carries: neither is expected of
-    the machine. Where the environment has no pip then, the tool's is installed too: people look for
-    it there.
-    Raises MachineError with the installer's own words when it refuses.
+    Into the generation's own environment they are unpacked here. One that was there before may hold
+    other versions, which uv replaces when the tool carries it, else pip, which it always carries:
+    neither is expected of the machine. Where the generation's environment has no pip then, the
+    tool's is installed too: people look for it there.
+    Raises MachineError with the installer's own words when it refuses, BundleError where the bundle
+    has none.
     """
     generation = site.generation
     for artifact in artifacts:
@@ -30,35 +35,43 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
             place(site.blobs.path(artifact.sha256), generation.path / artifact.path)
         else:
             place(site.blobs.path(artifact.sha256), generation.wheels / artifact.path)
-    pip = next(a for a in site.index.of_kind("tool") if a.text("name") == "pip")
-    scratch = generation.path / "installing"
-    scratch.mkdir()
-    asked = {generation.wheels: generation.wheels / "requirements.txt"}
+    pip = next((a for a in site.index.of_kind("tool") if a.text("name") == "pip"), None)
+    if pip is None:
+        raise BundleError("the bundle holds wheels, and no pip to install them with")
+    if generation.env.is_symlink():
+        _replace(site, pip)
+        return
+    wheels = [generation.path / a.path for a in artifacts if a.path.endswith(".whl")]
     if _lacks_pip(artifacts, generation):
-        own = scratch / "pip.txt"
-        line = f"pip=={pip.text('version')} --hash=sha256:{pip.sha256}\n"
-        own.write_text(line, encoding="utf-8")
-        asked[generation.tool / "wheels"] = own
-    uv = generation.tool / "bin" / "uv"
+        wheels.append(generation.tool / "wheels" / PurePosixPath(pip.path).name)
+    unpack(wheels, generation.python, _environ())
+
+
+def _replace(site: Site, pip: Artifact) -> None:
+    """Install into an environment that was there before."""
+    generation = site.generation
+    uv, scratch = generation.tool / "bin" / "uv", generation.path / "installing"
+    asked = generation.wheels / "requirements.txt"
+    if not uv.is_file():
+        _by_pip(site, pip, asked)
+        return
+    scratch.mkdir()
     try:
-        if uv.is_file():
-            _by_uv(uv, site, scratch, asked)
-        else:
-            _by_pip(site, pip, asked)
+        _by_uv(uv, site, scratch, asked)
     finally:
         remove_tree(scratch)
         (generation.env / ".lock").unlink(missing_ok=True)  # uv's
 
 
 def _lacks_pip(artifacts: Sequence[Artifact], generation: Generation) -> bool:
-    """Whether the environment will have no pip. One that is not ours gets none from us."""
-    if generation.env.is_symlink() or "pip" in {a.text("name") for a in artifacts}:
+    """Whether the generation's own environment will have no pip."""
+    if "pip" in {a.text("name") for a in artifacts}:
         return False
     conda = (generation.env / "conda-meta").is_dir()
     return not conda or machine.ask(generation.python, ["pip"]).packages["pip"] is None
 
 
-def _by_uv(uv: Path, site: Site, scratch: Path, asked: Mapping[Path, Path]) -> None:
+def _by_uv(uv: Path, site: Site, scratch: Path, asked: Path) -> None:
     command: list[str | Path] = [
         *(uv, "pip", "install", "--python", site.generation.python),
         *("--offline", "--no-config", "--no-index", "--no-build", "--quiet", "--no-progress"),
@@ -67,39 +80,52 @@ def _by_uv(uv: Path, site: Site, scratch: Path, asked: Mapping[Path, Path]) -> N
         "--break-system-packages",
         # Unpacked beside the environment, so that files are linked into it, not copied.
         *("--cache-dir", scratch / "cache"),
+        *(f"--find-links={asked.parent}", "--requirement", asked),
     ]
-    for folder, file in asked.items():
-        command += [f"--find-links={folder}", "--requirement", file]
-    _run(command, {})
+    _run(command)
 
 
-def _by_pip(site: Site, pip: Artifact, asked: Mapping[Path, Path]) -> None:
-    for folder, file in asked.items():
-        command: list[str | Path] = [
-            *(site.generation.python, "-m", "pip", "install", "--isolated", "--no-index"),
-            *("--require-hashes", "--no-deps", "--no-cache-dir", "--disable-pip-version-check"),
-            *("--no-input", "--no-warn-script-location", "--quiet", "--progress-bar", "off"),
-            "--break-system-packages",
-            # It takes itself for installed, since it runs from its wheel.
-            *(["--ignore-installed"] if file.name == "pip.txt" else []),
-            *(f"--find-links={folder}", "--requirement", file),
-        ]
-        # A wheel is a zip file, and Python imports from those whatever they are called.
-        _run(command, {"PYTHONPATH": str(site.blobs.path(pip.sha256))})
+# A wheel is a zip file, and Python imports from those whatever they are called; so nothing is taken
+# from the working directory or from a user's own packages. To learn whether there is IPv6, pip's
+# HTTP library would open a socket when it is imported: told that there is none, it does not.
+_PIP = """\
+import runpy, socket, sys
+sys.path.insert(0, sys.argv.pop(1))
+socket.has_ipv6 = False
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
 
 
-def _run(command: Sequence[str | Path], variables: dict[str, str]) -> None:
-    foreign = ("PIP_", "UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+def _by_pip(site: Site, pip: Artifact, asked: Path) -> None:
+    command: list[str | Path] = [
+        *(site.generation.python, "-I", "-c", _PIP, site.blobs.path(pip.sha256)),
+        *("install", "--isolated", "--no-index"),
+        *("--require-hashes", "--no-deps", "--no-cache-dir", "--disable-pip-version-check"),
+        *("--no-input", "--no-warn-script-location", "--quiet", "--progress-bar", "off"),
+        "--break-system-packages",
+        *(f"--find-links={asked.parent}", "--requirement", asked),
+    ]
+    _run(command)
+
+
+def _run(command: Sequence[str | Path]) -> None:
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
         encoding="utf-8",
-        env=environment | variables,
+        errors="replace",
+        env=_environ(),
         check=False,
     )
     if done.returncode != 0:
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reasons = [re.sub(r"^error:\s*", "", line, flags=re.I) for line in said]
-        raise MachineError("the wheels could not be installed", problems=reasons[-20:])
+        problems = [shown(reason) for reason in reasons[-20:]]
+        raise MachineError("the wheels could not be installed", problems=problems)
+
+
+def _environ() -> dict[str, str]:
+    """An installer's variables: nobody's settings have a say."""
+    foreign = ("PIP_", "UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
+    return {k: v for k, v in without(os.environ).items() if not k.startswith(foreign)}

@@ -22,6 +22,7 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from mirror.core import licences
 from mirror.core.paths import shown
 from mirror.ecosystems.wheels.archive import Archive
 
@@ -39,12 +40,16 @@ _FUNCTION = re.compile(rf"{_DOTTED}\s*:\s*{_DOTTED}\s*(\[.*\])?")
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a wheel says of itself. requires: requirement specifiers, as they are written there."""
+    """What a wheel says of itself. requires: requirement specifiers, as they are written there.
+
+    licence: as `licences.of_wheel` has it, empty when nothing is stated.
+    """
 
     name: str
     version: str
     requires: tuple[str, ...]
     requires_python: str
+    licence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,22 @@ class Findings:
 def metadata(path: Path) -> Metadata:
     """A wheel's own METADATA. Raises ValueError that says why when it has none to be read."""
     with Archive(path) as archive:
-        message = _headers(archive, f"{_info_folder(archive)}/METADATA")
+        return parsed(_text(archive, f"{_info_folder(archive)}/METADATA"))
+
+
+def parsed(text: str) -> Metadata:
+    """What a METADATA file says."""
+    message = HeaderParser().parsestr(text)
     return Metadata(
         name=message.get("Name", ""),
         version=message.get("Version", ""),
         requires=tuple(message.get_all("Requires-Dist", [])),
         requires_python=message.get("Requires-Python", ""),
+        licence=licences.of_wheel(
+            message.get("License-Expression", ""),
+            message.get("License", ""),
+            message.get_all("Classifier", []),
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from mirror.core.compat import version
 from mirror.core.paths import masked
+from mirror.core.secrets import is_secret
 from mirror.core.target import Target
 from mirror.ecosystems.wheels import tags
 from mirror.ecosystems.wheels.indexes import Index, Indexes
@@ -169,18 +170,22 @@ def _ask(
 
 
 def _environment(indexes: Indexes | None, folder: Path) -> dict[str, str]:
-    """This process's, without what would change the answer behind our back.
+    """This process's, without secrets and what would change the answer behind our back.
 
     With the default index's login in a netrc file: what is needed to build comes from that index,
     and is fetched by pips that pip starts.
     """
     found = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("PIP_") or k in _HARMLESS},
+        **{k: v for k, v in os.environ.items() if k in _HARMLESS or not _is_foreign(k)},
         "PIP_CONFIG_FILE": os.devnull,
     }
     if indexes and indexes.default.credentials:
         found["NETRC"] = str(_write_netrc(indexes.default, folder))
     return found
+
+
+def _is_foreign(name: str) -> bool:
+    return name.startswith("PIP_") or is_secret(name)
 
 
 def _write_netrc(index: Index, folder: Path) -> Path:

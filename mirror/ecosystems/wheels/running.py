@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from mirror.core.secrets import is_secret
 from mirror.ecosystems.wheels.indexes import Indexes
 from mirror.errors import MachineError
 
@@ -18,7 +19,6 @@ CONSTRAINTS = ("setuptools<81",)
 NO_COMPILER = "mirror-compiles-nothing-for-any-machine"
 #: 1980-01-01, the oldest time that a zip archive can hold.
 EPOCH = 315532800
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY", re.I)
 #: Variables that change what is resolved or built: uv takes a Mac's version from the last.
 _MEDDLING = ("UV_", "PIP_", "PYTHON", "MACOSX_DEPLOYMENT_TARGET")
 #: uv's own variables that say how to reach an index, not what to take from it.
@@ -49,7 +49,7 @@ def environment(indexes: Indexes | None, *, native: bool = False) -> dict[str, s
     kept = {
         name: value
         for name, value in os.environ.items()
-        if _TRANSPORT.fullmatch(name) or not (_SECRET.search(name) or name.startswith(_MEDDLING))
+        if _TRANSPORT.fullmatch(name) or not (is_secret(name) or name.startswith(_MEDDLING))
     }
     fixed = {
         "UV_PYTHON_DOWNLOADS": "never",

@@ -12,6 +12,7 @@ from mirror.core import cuda
 from mirror.core.artifact import Artifact
 from mirror.core.manifest import WheelsSection
 from mirror.core.requirements.values import LocalWheel, Place
+from mirror.core.target import Target
 from mirror.ecosystems.source import Context
 from mirror.ecosystems.wheels import (
     brought,
@@ -22,6 +23,7 @@ from mirror.ecosystems.wheels import (
     places,
     reading,
     sdists,
+    stated,
     uv,
 )
 from mirror.ecosystems.wheels.indexes import Indexes
@@ -101,10 +103,35 @@ def lock_wheels(wanted: Wanted, kind: str, context: Context) -> list[Artifact]:
                 reason = f": {pin.yanked}" if pin.yanked else ""
                 context.progress.warn(f"{pin.name} {pin.version} was yanked{reason}")
         listed = _measured([p for p in pins if p.file not in placed], wanted.indexes, context)
-    _compare_hashes(listed, built, wanted)
-    found = [_artifact(pin, kind, wanted.indexes, built.get(pin.file)) for pin in listed]
-    found += [placed[pin.file].artifact(kind) for pin in pins if pin.file in placed]
+        _compare_hashes(listed, built, wanted)
+        found = [_artifact(pin, kind, wanted.indexes, built.get(pin.file)) for pin in listed]
+        found += [placed[pin.file].artifact(kind) for pin in pins if pin.file in placed]
+        places_of = {pin.file: _place(pin, wanted.indexes, context) for pin in listed}
+        places_of |= {item.file: item.path for item in placed.values()}
+        found = _with_statements(found, places_of, lines, wanted.target, context)
     return sorted(found, key=lambda artifact: artifact.path)
+
+
+def _place(pin: uv.Pin, indexes: Indexes, context: Context) -> Path | Request:
+    """Where a chosen wheel is: what was built is in the store."""
+    if pin.sha256 and not pin.url:
+        return context.blobs.path(pin.sha256)
+    return indexes.of_package(pin.name).request(pin.file, pin.url, pin.sha256, pin.size)
+
+
+def _with_statements(
+    artifacts: Sequence[Artifact],
+    places_of: Mapping[str, Path | Request],
+    lines: Sequence[str],
+    target: Target,
+    context: Context,
+) -> list[Artifact]:
+    """The artifacts with the licence that each states, and the packages that it needs."""
+    wheels = [stated.Wheel(a.text("file"), a.sha256, places_of[a.text("file")]) for a in artifacts]
+    found = stated.read(wheels, context)
+    by_name = {a.text("name"): found[a.text("file")] for a in artifacts if a.text("file") in found}
+    more = stated.origins(by_name, lines, pip_tools.markers(target))
+    return [replace(a, origin={**a.origin, **more.get(a.text("name"), {})}) for a in artifacts]
 
 
 def requests(

@@ -17,6 +17,7 @@ from pathlib import Path
 from mirror.core.artifact import Json
 from mirror.core.paths import shown
 from mirror.core.progress import Progress
+from mirror.core.secrets import without
 from mirror.ecosystems.conda.archives import link_script
 from mirror.errors import MachineError
 
@@ -89,7 +90,7 @@ class Runner:
             )
 
     def _variables(self, record: Mapping[str, Json]) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+        kept = {k: v for k, v in without(os.environ).items() if not k.startswith(_FOREIGN)}
         path = [str(self.prefix / "bin"), kept.get("PATH", os.defpath)]
         return {
             **kept,

@@ -17,6 +17,7 @@ from types import TracebackType
 from mirror.core.artifact import Json
 from mirror.core.paths import shown
 from mirror.core.progress import Advance
+from mirror.core.secrets import without
 from mirror.core.text import human_size
 from mirror.ecosystems.conda.linking import unpacked
 
@@ -163,6 +164,7 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env=without(os.environ),
                 text=True,
                 encoding="utf-8",
             )
