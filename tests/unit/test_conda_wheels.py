@@ -296,7 +296,7 @@ def test_lock_hands_what_conda_resolved_to_the_wheels(
     tmp_path: Path, shelf: Path, here: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIRROR_CACHE", str(tmp_path / "cache"))
-    for tool in ("click", "tqdm", "packaging", "segno", "pip", "uv", "py-rattler"):
+    for tool in ("click", "tqdm", "packaging", "segno", "pip", "py-rattler"):
         make_wheel(shelf, tool, {"py-rattler": "0.28.0"}.get(tool, "99.0"))
     monkeypatch.setattr("mirror.ecosystems.tool.source._requirements", lambda *_: ["click"])
     write_channel(tmp_path / "local", PYTHON, TORCH, SYMPY)

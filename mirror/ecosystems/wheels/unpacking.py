@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from mirror.core.paths import shown
 from mirror.errors import MachineError
 
 #: Processes at most: beyond, they wait for the file system.
@@ -41,7 +42,7 @@ def unpack(wheels: Sequence[Path], python: Path, env: Mapping[str, str]) -> None
     running = [_start(part, python, paths, env) for part in _parts(wheels)]
     failures = [line for process in running for line in _end(process)]
     if failures:
-        raise MachineError("the wheels could not be installed", problems=failures[:20])
+        raise MachineError("the wheels could not be installed", problems=map(shown, failures[:20]))
 
 
 def worker() -> None:
