@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_NAME = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.I)
+_NAME = re.compile(
+    r"TOKEN(?!IZERS)|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|^UV_INDEX_\w+_USERNAME$",
+    re.I,
+)
 _LOGIN = re.compile(r"://[^/\s]*@")
 
 

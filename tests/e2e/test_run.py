@@ -49,7 +49,7 @@ def run(
         timeout=PATIENCE,
         check=False,
     )
-    assert "mirror/cli.py" not in done.stderr  # no traceback of mirror's own
+    assert "mirror/cli/" not in done.stderr  # no traceback of mirror's own
     return done
 
 

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import pytest
 
+from mirror.core.artifact import Json
 from mirror.machine import this_python
 from tests.channel_server import Served, served
 from tests.conda_packages import DEMO_CHANNEL
@@ -315,11 +316,10 @@ def test_errors_of_every_kind(person: Person, world: World) -> None:
         (person.project / "mirror.yaml").write_text(text, encoding="utf-8")
 
     def refused(*expected: str, code: int = 4, **variables: str) -> None:
-        for more in (["-v"], ["--json"]):
-            said = person.do("build", "-o", "e.tar.gz", *more, code=code, **variables)
-            assert any(text in said for text in expected), said
-            for file in ("mirror.lock.toml", "e.tar.gz"):
-                (person.project / file).unlink(missing_ok=True)
+        command = ("build", "-o", "e.tar.gz", "-v", "--json")
+        said = person.do(*command, code=code, **variables)
+        assert any(text in said for text in expected), said
+        (person.project / "mirror.lock.toml").unlink(missing_ok=True)
 
     model("org/gated")
     refused("gated", code=3)
@@ -335,7 +335,7 @@ def test_errors_of_every_kind(person: Person, world: World) -> None:
     world.hub.inject(corrupt(100), "*model.safetensors")
     refused("sha256", "hash")
     world.hub.heal()
-    world.hub.inject(status(403), "*config.json")
+    world.hub.inject(status(403), "*model.safetensors")
     refused("403")
     world.hub.heal()
     for resolver in ("uv", "pip-tools"):
@@ -389,7 +389,8 @@ def test_on_the_server(person: Person, world: World) -> None:
     root = person.folder / "root"
     person.do("install", "-v", "b.tar.gz", "--root", root)
     person.do("probe", "--root", root)
-    with_environment(person.folder / "other", model=False, verify={"imports": ["not_there"]})
+    wanted: dict[str, Json] = {"imports": ["not_there"], "steps": 12}
+    with_environment(person.folder / "other", model=False, verify=wanted)
     person.do("verify", "-v", "--root", person.folder / "other", code=9)
     assert person.leaks() == []
     assert person.given() == []

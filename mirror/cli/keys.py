@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirror.cli_options import PATH
-from mirror.cli_options import trust as _trust
+from mirror.cli.options import PATH
+from mirror.cli.options import trust as _trust
 from mirror.errors import UsageError
 
 if TYPE_CHECKING:
