@@ -187,7 +187,7 @@ class Root:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the root alone. Raises MachineError when it is not safe, or another mirror has it."""
+        """Hold the root alone. Raises MachineError when it is unsafe, or another mirror has it."""
         import fcntl  # the server side is POSIX
 
         os.umask(0o022)  # whoever changes a root does it for every user
@@ -333,9 +333,8 @@ class Root:
 
     def discard(self, generation: Generation) -> None:
         """Remove a generation that was begun; one that is in use already stays."""
-        if self._is_current(generation):
-            return
-        remove_tree(generation.path)
+        if not self._is_current(generation):
+            remove_tree(generation.path)
         generation.unused.unlink(missing_ok=True)
 
     def _is_current(self, generation: Generation) -> bool:

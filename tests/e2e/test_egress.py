@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -44,7 +45,7 @@ needs_namespaces = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory, demo_cache: Path) -> Path:
-    """A folder with by-uv.tar.gz and by-pip.tar.gz."""
+    """A folder with what `sockets.build` makes."""
     assert demo_cache.is_dir()
     folder = tmp_path_factory.mktemp("bundles").resolve()
     sockets.build(folder)
@@ -53,8 +54,10 @@ def bundles(tmp_path_factory: pytest.TempPathFactory, demo_cache: Path) -> Path:
 
 @pytest.fixture
 def folder(bundles: Path, tmp_path: Path) -> Path:
-    for name in ("by-uv.tar.gz", "by-pip.tar.gz"):
+    for name in sockets.BUNDLES:
         os.link(bundles / name, tmp_path / name)
+    for name in sockets.ENVIRONMENTS:
+        venv.create(tmp_path / name, with_pip=False)
     return tmp_path.resolve()
 
 

@@ -28,7 +28,6 @@ from mirror.machine import this_python
 from tests.channel_server import Served, served
 from tests.conda_packages import DEMO_CHANNEL
 from tests.e2e.test_verify import install as with_environment
-from tests.faults.scenes import TOOL
 from tests.faults.sockets import CHECKOUT, LACKING, MIRROR
 from tests.hub.faults import corrupt, status
 from tests.hub.hub import Hub
@@ -37,6 +36,8 @@ from tests.terminals import Terminal
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 TINY = CHECKOUT / "manifests" / "tiny-llama"
+#: What mirror needs on a server, besides installer and py-rattler.
+_TOOL = ("click", "tqdm", "packaging", "segno", "pip", "uv")
 _MANIFEST = """\
 name: secret
 version: "{version}"
@@ -250,7 +251,7 @@ def world(person: Person, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     known, shelves = person.secrets, tmp_path_factory.mktemp("shelves")
     for shelf in ("default", "corp", "inner"):
         (shelves / shelf).mkdir()
-    for name in TOOL:
+    for name in _TOOL:
         make_wheel(shelves / "default", name, "99.0")
     make_wheel(shelves / "default", "installer", "1.0")
     rattler = metadata.version("py-rattler")
