@@ -62,9 +62,9 @@ class Log:
         Raises MachineError when a line cannot be written: the first, and nothing was changed.
         """
         event: dict[str, Json] = {"action": action, **_who(), **about}
-        self._write({**event, "state": BEGUN}, "nothing was changed", frees)
         more: dict[str, Json] = {}
-        try:
+        try:  # from here on: an interrupt may come while the first line is being written
+            self._write({**event, "state": BEGUN}, "nothing was changed", frees)
             yield more
         except BaseException:
             with suppress(MachineError):  # what has gone wrong matters more

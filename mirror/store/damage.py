@@ -32,6 +32,8 @@ BLOB_MODE = 0o444
 #: changed: other bytes, another target or another type. mode: only the permissions. bytecode: an
 #: extra file that Python writes for itself.
 What: TypeAlias = Literal["changed", "missing", "mode", "extra", "bytecode"]
+
+_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _BYTECODE = re.compile(r"(.*/)?__pycache__(/[^/]+\.pyc)?", re.S)
 
 
@@ -267,7 +269,8 @@ class _Work:
             says = f"is {_KINDS[entry.kind]}, not {_KINDS[expected.kind]}"
             self._tell(holding, entry.path, "changed", says, expected)
             return
-        if entry.mode != expected.mode:
+        # That nobody may write is no damage: people mount roots so, and chmod them so.
+        if entry.mode not in (expected.mode, expected.mode & ~_WRITE):
             says = f"has mode {entry.mode:o}, not {expected.mode:o}"
             self._tell(holding, entry.path, "mode", says, expected)
         if entry.path == seal.ACTIVATE:

@@ -174,9 +174,9 @@ def take(
     if ACTIVATE in entries and entries[ACTIVATE].kind == "f":
         entries[ACTIVATE] = activate_entry(folder)
     for path, (size, sha256) in (stated or {}).items():
-        entry = entries.get(path)
-        if entry and entry.kind == "f" and not entry.text and entry.size == size:
-            entries[path] = entry._replace(text=sha256)
+        there = entries.get(path)
+        if there and there.kind == "f" and not there.text and there.size == size:
+            entries[path] = there._replace(text=sha256)
     todo = [entry for entry in entries.values() if entry.kind == "f" and not entry.text]
     answers = hash_all([(f"{folder}/{e.path}", e.size) for e in todo], "sealing", progress)
     for entry, answer in zip(todo, answers, strict=True):

@@ -86,7 +86,7 @@ def test_from_a_server_of_which_only_a_photo_may_leave(carried: Carried) -> None
     photo = carried.folder / "photo.txt"
     photo.write_text(read.replace("o", "0"), encoding="utf-8")
     made = mirror_json("build", "--since", photo, cwd=carried.folder)
-    assert made["files"] == 2, "the note, and the list of hashes"
+    assert made["files"] == 3, "the note, the list of hashes, the bill of materials"
     assert mirror("install", made["bundle"], "--root", carried.root, cwd=carried.folder)
     mirror("rollback", "--root", carried.root)
 
@@ -129,7 +129,7 @@ def at_terminal(rows: int, columns: int, arguments: Sequence[object], *, code: i
 
 def test_the_summary_as_codes_that_a_camera_reads(carried: Carried) -> None:
     probe = ("probe", "--root", carried.root, "--qr")
-    text = at_terminal(50, 132, probe)
+    text = at_terminal(30, 80, probe)
     assert "\x1b[37;40m" in text
     count = int(re.findall(r"code 1 of (\d)", text)[0])
     assert count > 1
@@ -168,7 +168,7 @@ def test_what_would_not_fit_is_refused_before_anything_is_written(carried: Carri
     assert f"{second} builds on {carried.bundle}, after it" in wrong
     assert not empty.exists()
     seen = mirror("inspect", second).stdout
-    assert re.search(r"ships +2 files, .*\n +needs +\d+ files, .* in the root's store", seen)
+    assert re.search(r"ships +3 files, .*\n +needs +\d+ files, .* in the root's store", seen)
     mirror("install", carried.bundle, second, "--root", empty)
     again = mirror_json("install", second, "--root", empty)
     assert (again["changed"], again["generation"]) == (False, 1)

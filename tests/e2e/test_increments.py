@@ -160,7 +160,8 @@ def test_increments_from_the_command_line(project: Path) -> None:
     done = mirror_json("build", "--since", full["bundle"], cwd=project)
     assert done["base"] == full["digest"]
     assert done["bundle"] == f"bundles/x-1-since-{full['digest'][:8]}.tar.gz"
-    assert (done["files"], done["changed"]) == (2, True)
+    # The note, the list of hashes and the bill of materials.
+    assert (done["files"], done["changed"]) == (3, True)
     assert done["bytes"] < 20_000
     again = mirror_json("build", "--since", full["bundle"], cwd=project)
     assert (again["digest"], again["changed"]) == (done["digest"], False)

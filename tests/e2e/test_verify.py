@@ -261,7 +261,9 @@ def test_a_broken_import_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
 
 def test_a_model_that_is_not_found_by_its_id_fails(tmp_path: Path) -> None:
     root = install(tmp_path, env=False)
-    (root.current().hub / "models--mirror--tiny-llama" / "refs" / "main").unlink()
+    generation = root.current()
+    (generation.hub / "models--mirror--tiny-llama" / "refs" / "main").unlink()
+    root.finish(generation, generation.index())  # as if it had been installed so
     report = verify(root, gpus=None, report_folder=None, progress=Quiet())
     assert check(report, "models", f"{MODEL}: by id")[0] == "fail"
 
