@@ -10,7 +10,7 @@ MIRROR := $(BIN)/mirror
 
 help:
 	@echo "make demo    build, install and verify manifests/demo.yaml on this machine"
-	@echo "make test    lint, then every test, real ones too (about ten minutes)"
+	@echo "make test    lint, then every test, real ones too (about twenty minutes)"
 	@echo "make lint    ruff, mypy, import rules"
 	@echo "make format  ruff's formatter and its safe fixes"
 	@echo "make fuzz    wrong bytes for every reader of bundles, for ten minutes (SECONDS=600)"
@@ -24,7 +24,7 @@ demo: .venv/demo.stamp
 	$(MIRROR) verify --root .demo
 
 test: lint .venv-olah/stamp .venv-ray/stamp $(HUBS:%=.venv-hub-%/stamp)
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	$(BIN)/python -m pytest -n 3 --dist loadscope
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

@@ -269,9 +269,9 @@ def repair(
 ) -> int:
     """Put back what `mirror verify --store` finds damaged.
 
-    In all generations. BUNDLE is named as for install, and may be several: those that have the damaged files. Where
-    only the environment is damaged, none is needed. What is right is not touched, and what was in
-    the way is kept in the root's tmp/.
+    In all generations. BUNDLE is named as for install, and may be several: those that have the
+    damaged files. Where only the environment is damaged, none is needed. What is right is not
+    touched, and what was in the way is kept in the root's tmp/.
     """
     from mirror import repair as use
 
