@@ -102,7 +102,8 @@ def lines(found: Sequence[Row]) -> list[str]:
             text.append("    and more: --json names all of them")
     unknown = sum(len(row.parts) for row in found if not row.licence)
     total = sum(len(row.parts) for row in found)
-    return [*text, f"{counted(total, 'part')}, of {unknown or 'none'} the licence is not known"]
+    state = f"{unknown:,} of them without a known licence" if unknown else "every licence known"
+    return [*text, f"{counted(total, 'part')}, {state}"]
 
 
 def _name(part: Part) -> str:

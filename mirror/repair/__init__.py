@@ -30,6 +30,9 @@ from mirror.store.generations import Root
 from mirror.store.strays import generations
 from mirror.trust.judging import judge_here
 
+#: Lines of an error: an environment has tens of thousands of files.
+_SHOWN = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
@@ -201,8 +204,10 @@ def _unrepaired(repaired: Repaired, found: Found, readers: Sequence[Reader]) -> 
     if not having:
         hint = "Install the bundle again: mirror install BUNDLE."
     done = f", {len(repaired.done):,} put right" if repaired.done else ""
+    shown, more = repaired.left[:_SHOWN], len(repaired.left) - _SHOWN
+    rest = [f"and {more:,} more: mirror verify --store --json names all"] if more > 0 else []
     return BundleError(
         f"{counted(len(repaired.left), 'thing')} still damaged{done}",
-        problems=[*repaired.left, *having],
+        problems=[*shown, *rest, *having],
         hint=hint,
     )

@@ -259,6 +259,17 @@ def test_the_bundle_installs_itself_with_no_network_and_no_environment(
     assert "generation 1 is in use: demo 1" in said
     assert '"current": true' in said
     assert "site" not in said.splitlines()[-1]
+    # The installed mirror mends itself, and nothing that it runs leaves bytecode beside its code.
+    said = run_shell(
+        f"cd {tmp_path}\n"
+        "rm -r root/current/env/conda-meta\n"
+        f". {tmp_path}/root/current/activate\n"
+        "mirror verify --store -q && exit 1\n"
+        f"mirror repair {demo.bundle}\n"
+        "mirror verify --store --json\n",
+    )
+    assert '"verdict": "pass"' in said
+    assert '"verdict": "warn"' not in said
 
 
 def test_dry_run_writes_nothing(demo_bundle: Demo, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_bill_of_the_demo(demo_bundle: Demo) -> None:
 def test_the_table_of_the_demo(demo_bundle: Demo) -> None:
     said = mirror("inspect", "--licences", demo_bundle.bundle).stdout.splitlines()
     assert all(len(line) <= 80 for line in said)
-    assert said[-1].endswith("of 1 the licence is not known"), "the manifest, as a plain file"
+    assert said[-1].endswith(", 1 of them without a known licence"), "the manifest, a plain file"
     assert "UNKNOWN" in said[-3]
     rows = mirror_json("inspect", "--licences", demo_bundle.bundle)
     assert rows[-1]["license"] is None

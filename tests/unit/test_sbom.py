@@ -544,7 +544,7 @@ def test_the_table_has_what_is_unknown_at_its_end() -> None:
     assert lines[0].split() == ["MIT", "2", "parts,", "14", "B"]
     assert lines[1] == "    one 1.0, two 1.0"
     assert any(line.startswith("UNKNOWN") for line in lines)
-    assert lines[-1] == "7 parts, of 3 the licence is not known"
+    assert lines[-1] == "7 parts, 3 of them without a known licence"
     [first, *_] = json.loads(json.dumps(bill.to_json(found)))
     assert (first["license"], first["count"], first["bytes"]) == ("MIT", 2, 14)
     last = json.loads(json.dumps(bill.to_json(found)))[-1]

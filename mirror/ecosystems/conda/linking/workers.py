@@ -160,7 +160,7 @@ class _Worker:
         self.log = log
         with open(log, "wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path)],
+                [sys.executable, "-I", "-B", "-c", _CHILD, json.dumps(sys.path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
