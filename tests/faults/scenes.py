@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import ensurepip
 import json
 import os
@@ -177,6 +178,7 @@ def workshop(folder: Path) -> Iterator[Workshop]:
     server = os.fork()
     if not server:  # not a thread: whoever forks has none
         os.close(out)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with us, however that is
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # of clients that were killed
         with serve(shelf) as url:
             os.write(into, url.encode())
