@@ -12,7 +12,8 @@ from mirror.core.index import Index, total_size
 from mirror.core.paths import shown
 from mirror.core.text import counted, human_size
 from mirror.errors import BundleError, TargetError, UsageError
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 
 _NAMED = 12
 

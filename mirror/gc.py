@@ -22,7 +22,8 @@ from mirror.core.text import counted, human_size
 from mirror.ecosystems import environment
 from mirror.errors import MachineError
 from mirror.store import audit
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ from mirror.errors import MachineError, TrustError, UsageError
 from mirror.planning import Plan, Wish, make_plan
 from mirror.store import atomic, audit, patching
 from mirror.store.environment import write_activate
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from mirror.trust.judging import Standing, judge_here
 
 #: Every ecosystem, in the order of deployment. The environment is made before the wheels.

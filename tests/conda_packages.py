@@ -30,7 +30,8 @@ from mirror.ecosystems.deploy import Site
 from mirror.ecosystems.source import Context
 from mirror.fetch.http import Fetcher
 from mirror.store.blobs import Blobs
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 
 TARGET = Target(python="3.11", platform="linux-x86_64", glibc="2.28")
 PREFIX = "/opt/" + "placeholder_" * 10

@@ -9,7 +9,8 @@ from pathlib import Path
 from mirror.core.index import Index
 from mirror.core.target import Target
 from mirror.machine import this_python
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 
 
 def root_with_environment(folder: Path) -> Root:

@@ -11,7 +11,7 @@ from mirror.core.artifact import Artifact
 from mirror.core.index import Index
 from mirror.core.progress import Progress
 from mirror.store.blobs import Blobs
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)

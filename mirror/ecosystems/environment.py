@@ -14,7 +14,7 @@ from mirror.core.compat import canonical_name, same_version
 from mirror.core.secrets import without
 from mirror.ecosystems.deploy import Site
 from mirror.errors import MachineError, TargetError
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 
 _LAYER = "mirror-over.pth"
 

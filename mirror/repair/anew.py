@@ -24,7 +24,8 @@ from mirror.core.progress import Progress, uncounted
 from mirror.ecosystems import environment
 from mirror.planning import Plan, Wish, make_plan
 from mirror.store.blobs import hash_file
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from mirror.store.seal import Entry, Seal
 
 #: Larger files hold no path that anybody would put there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from mirror.core.progress import Progress
 from mirror.core.text import counted
 from mirror.store import atomic, patching
 from mirror.store.blobs import Blobs, place
-from mirror.store.damage import Found
+from mirror.store.damage import BLOB_MODE, Found
 
 
 def sources(
@@ -57,8 +58,9 @@ def from_generations(having: dict[str, Path], blobs: Blobs, progress: Progress) 
             shutil.copyfile(file, staged)
         else:
             place(file, staged)
+        os.chmod(staged, BLOB_MODE)  # first, so that it is as durable as the bytes
         atomic.sync_file(staged)
-        blobs.admit(staged, sha256)
+        blobs.rename(staged, sha256)
     if having:
         progress.step(f"{counted(len(having), 'blob')} put back from generations that have it")
 

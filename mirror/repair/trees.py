@@ -20,7 +20,8 @@ from mirror.ecosystems.environment import adopted
 from mirror.repair import anew
 from mirror.store import atomic, blobs, environment, seal
 from mirror.store.damage import BLOB_MODE, Damage, Found, Holding, look
-from mirror.store.generations import SIGNATURES, Generation, Root
+from mirror.store.generation import SIGNATURES, Generation
+from mirror.store.generations import Root
 from mirror.store.seal import Entry, Seal
 from mirror.store.strays import generations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mirror.core.text import counted
 from mirror.errors import MachineError
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 from mirror.verify import host
 
 # What counts is what torch can use: accelerate starts N processes that know nothing of each other,

@@ -26,7 +26,8 @@ from mirror.core.index import Index, canonical
 from mirror.core.paths import shown
 from mirror.errors import BundleError, MachineError, MirrorError
 from mirror.store import people
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 
 NAME = "audit.jsonl"
 BEGUN, DONE, UNDONE, INTERRUPTED = "begun", "done", "undone", "interrupted"

@@ -24,7 +24,8 @@ from mirror.core.text import counted
 from mirror.errors import BundleError, MachineError
 from mirror.store import environment, seal
 from mirror.store.blobs import Blobs
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from mirror.store.hashing import failed, hash_all
 from mirror.store.seal import Entry, Seal
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from mirror.core.artifact import Json
 from mirror.errors import MachineError
 from mirror.store import atomic, seal
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 
 _MODULES_CACHE = "HF_MODULES_CACHE"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mirror.core.paths import shown
 from mirror.core.text import counted
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 
 #: What lies in a root: docs/format.md.
 _LAYOUT = {"store", "generations", "current", "lock", "tmp", "log", "baseline.json"}
@@ -58,7 +59,7 @@ def _strays(root: Root) -> Iterator[str]:
                 yield f"{path} is no blob"
     complete = {generation.path for generation in generations(root)}
     for path in _names(root.path / "generations"):
-        if path in complete or (path.suffix == ".pin" and path.stem.isdecimal()):
+        if path in complete or (path.suffix in (".pin", ".new") and path.stem.isdecimal()):
             continue
         if path.stem.isdecimal() and (path.suffix == ".new" or path.is_dir()):
             yield f"{path} was left by an interrupted install; the next one removes it"

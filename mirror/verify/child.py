@@ -15,7 +15,7 @@ import mirror
 from mirror.core.secrets import without
 from mirror.errors import MirrorError
 from mirror.store import environment
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 
 #: What a scheduler, another launcher or a user's own setting may have left in the environment, and
 #: that would change what the children do.

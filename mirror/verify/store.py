@@ -9,7 +9,8 @@ from mirror.core.text import counted, human_size
 from mirror.errors import MachineError
 from mirror.store import damage, strays
 from mirror.store.damage import Damage, Found, Holding
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from mirror.verify.report import Check
 from mirror.verify.subject import Subject
 

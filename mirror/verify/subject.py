@@ -8,7 +8,8 @@ from pathlib import Path
 from mirror.core.index import Index
 from mirror.core.progress import Progress
 from mirror.ecosystems.models.bundled import Revision, revisions
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 
 #: What the manifest's `verify` section says when it says nothing.
 STEPS = 40

@@ -14,7 +14,7 @@ from mirror.ecosystems.conda import deploy
 from mirror.ecosystems.conda.records import repodata
 from mirror.ecosystems.deploy import Site
 from mirror.store.blobs import Blobs, place
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 from tests.bench.rows import Compared, Group, Row
 from tests.conda_packages import PREFIX, Package
 

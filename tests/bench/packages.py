@@ -16,7 +16,7 @@ from mirror.ecosystems.wheels import deploy as wheels
 from mirror.ecosystems.wheels import running
 from mirror.ecosystems.wheels.wanted import workplace
 from mirror.store.blobs import Blobs, place
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 from tests.bench.rows import REPOSITORY, Compared, Group, Limited, Row, run
 
 #: A project of the usual kind, for a server that has torch.

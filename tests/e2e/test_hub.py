@@ -37,7 +37,7 @@ from mirror.fetch.exchange import Answer
 from mirror.fetch.http import Fetcher, Request
 from mirror.fetch.parts import LARGE
 from mirror.store.blobs import Blobs
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 from tests.hub.hub import Hub, Repo, pointer
 
 MODELS, DATASETS = Repositories("models"), Repositories("datasets")

@@ -25,7 +25,8 @@ from mirror.install import install
 from mirror.planning import Wish
 from mirror.repair import Repaired, repair
 from mirror.store import damage, environment
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from mirror.store.strays import generations
 from tests import bundles, signing
 from tests.e2e.conftest import CHECKOUT, Demo, mirror, mirror_json

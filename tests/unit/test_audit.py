@@ -23,7 +23,8 @@ from mirror.core.progress import Quiet
 from mirror.errors import MachineError
 from mirror.planning import Wish
 from mirror.store import audit
-from mirror.store.generations import SIGNATURES, Root
+from mirror.store.generation import SIGNATURES
+from mirror.store.generations import Root
 from mirror.trust import store
 from tests import bundles, signing
 

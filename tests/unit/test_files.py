@@ -20,7 +20,7 @@ from mirror.ecosystems.source import Context
 from mirror.errors import BundleError, DownloadError, UsageError
 from mirror.fetch.http import Fetcher, Patience, Request
 from mirror.store.blobs import Blobs
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 from tests import bundles
 from tests.hub import Server, faults
 

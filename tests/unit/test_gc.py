@@ -20,7 +20,8 @@ from mirror.ecosystems import environment
 from mirror.errors import BundleError, MachineError
 from mirror.install import rollback
 from mirror.store import blobs
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 
 
 @pytest.fixture

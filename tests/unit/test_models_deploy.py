@@ -23,7 +23,7 @@ from mirror.ecosystems.source import Context
 from mirror.errors import BundleError
 from mirror.fetch.http import Fetcher, Request
 from mirror.store.blobs import Blobs
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 from tests.hub import Hub
 from tests.hub.hub import git_id, pointer
 from tests.repositories import carried, tree

@@ -19,7 +19,8 @@ from mirror.core.progress import Quiet
 from mirror.ecosystems.wheels import installed
 from mirror.errors import BundleError, MachineError
 from mirror.store import blobs, damage, environment, seal
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from mirror.store.hashing import failed, hash_all
 from mirror.store.strays import generations, in_use, strays
 from mirror.verify import store

@@ -16,7 +16,8 @@ from mirror.errors import BundleError, MachineError
 from mirror.install import rollback
 from mirror.store import atomic
 from mirror.store.blobs import Blobs, hash_file, place
-from mirror.store.generations import Generation, Root, remove_tree
+from mirror.store.generation import Generation
+from mirror.store.generations import Root, remove_tree
 
 INDEX = Index(name="demo", version="1", tool="0", lock="0" * 64, target=None, entries=())
 

@@ -23,7 +23,8 @@ from mirror.ecosystems.deploy import Site
 from mirror.ecosystems.tool import deploy as tool
 from mirror.ecosystems.tool import source
 from mirror.store.environment import write_activate
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from tests.bundles import sources
 
 #: What root needs to be refused what others are refused.

@@ -22,7 +22,8 @@ from mirror.core.progress import Quiet
 from mirror.core.target import Target
 from mirror.errors import UsageError
 from mirror.machine import this_python
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from mirror.verify import cluster, extras, generating, host, processes
 from mirror.verify.generating import Memory, Shape
 from mirror.verify.host import Gpu

@@ -15,7 +15,8 @@ from mirror.core.index import Entry, Index
 from mirror.core.progress import Quiet
 from mirror.core.target import Target
 from mirror.store import blobs
-from mirror.store.generations import Generation, Root
+from mirror.store.generation import Generation
+from mirror.store.generations import Root
 from mirror.verify import environment, host, processes, store, verify
 from mirror.verify.subject import Subject
 

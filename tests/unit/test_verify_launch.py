@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror.core.artifact import Json
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 from mirror.verify import accelerate, child, launch
 
 

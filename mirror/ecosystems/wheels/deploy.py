@@ -16,7 +16,8 @@ from mirror.ecosystems.deploy import Site
 from mirror.ecosystems.wheels.unpacking import unpack
 from mirror.errors import BundleError, MachineError
 from mirror.store.blobs import place
-from mirror.store.generations import Generation, remove_tree
+from mirror.store.generation import Generation
+from mirror.store.generations import remove_tree
 
 
 def deploy(artifacts: Sequence[Artifact], site: Site) -> None:

@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from mirror.store.generations import Generation
+from mirror.store.generation import Generation
 
 #: Smaller files are soon read; of a large one, its wheel's word is taken.
 LARGE = 2**18
