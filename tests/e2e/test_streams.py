@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ import pytest
 from mirror.bundle import layout, writer
 from mirror.core.artifact import Artifact
 from mirror.core.progress import Quiet
-from tests import bundles
+from tests import bundles, memory
 from tests.e2e.conftest import CHECKOUT, mirror, mirror_json
 
 MIRROR = [sys.executable, "-m", "mirror"]
@@ -111,18 +112,6 @@ def test_a_stream_that_is_cut(project: Project, share: float) -> None:
         nothing_half_made(project.root)
 
 
-#: The command line, which writes the most memory that it had (in kB, resident) to the file named
-#: first. The kernel's ru_maxrss would be that of the test's own process, which the child begins as.
-_MEASURED = r"""
-import atexit, pathlib, re, sys
-file = pathlib.Path(sys.argv.pop(1))
-status = pathlib.Path("/proc/self/status")
-atexit.register(lambda: file.write_text(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1]))
-from mirror.cli import main
-main()
-"""
-
-
 def test_memory_is_constant(tmp_path: Path) -> None:
     made = bundles.sources(tmp_path / "in", {"files/small": b"s"})
     size = 500_000_000
@@ -137,13 +126,17 @@ def test_memory_is_constant(tmp_path: Path) -> None:
     root = tmp_path / "root"
     cat = subprocess.Popen(["cat", tmp_path / "b"], stdout=subprocess.PIPE)
     assert cat.stdout is not None
-    with cat.stdout, open(tmp_path / "log", "wb") as log:
-        line = [sys.executable, "-c", _MEASURED, str(tmp_path / "most")]
-        line += ["install", "-", "--root", str(root)]
-        taker = subprocess.Popen(line, cwd=CHECKOUT, stdin=cat.stdout, stderr=log)
-    assert (taker.wait(300), cat.wait(60)) == (0, 0)
+    with cat.stdout, open(tmp_path / "log", "wb") as log, tempfile.TemporaryFile() as most:
+        taker = subprocess.Popen(
+            memory.command(most, "install", "-", "--root", root),
+            cwd=CHECKOUT,
+            stdin=cat.stdout,
+            stderr=log,
+            pass_fds=[most.fileno()],
+        )
+        assert (taker.wait(300), cat.wait(60)) == (0, 0)
+        assert memory.peak(most) < 150_000_000
     assert (root / "current" / "files" / "large").stat().st_size == size
-    assert int((tmp_path / "most").read_text()) * 1024 < 150_000_000
 
 
 def test_agreement_cannot_be_asked_for_beside_a_bundle(project: Project) -> None:

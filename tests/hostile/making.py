@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from pathlib import Path
 from mirror.bundle import layout
 from mirror.core.artifact import Json
 from mirror.core.index import canonical
+from tests import memory as measuring
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HASH = "0" * 64
@@ -108,20 +109,24 @@ def mirror(
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
-    command = [*wrapper, sys.executable, "-m", "mirror", *map(str, arguments)]
     begin = time.monotonic()
-    with open(folder / "stderr", "w+b") as said:
+    with open(folder / "stderr", "w+b") as said, tempfile.TemporaryFile() as most:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=said, env=environment, preexec_fn=limit
+            [*wrapper, *measuring.command(most, *arguments)],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=environment,
+            preexec_fn=limit,
+            pass_fds=[most.fileno()],
         )
         assert process.stdout
         out = process.stdout.read(-1 if takes is None else takes)
         process.stdout.close()
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        process.wait()
         said.seek(0)
         err = said.read().decode(errors="backslashreplace")
-    return Ended(process.returncode, out, err, used.ru_maxrss * 1024, time.monotonic() - begin)
+        peak = measuring.peak(most)
+    return Ended(process.returncode, out, err, peak, time.monotonic() - begin)
 
 
 def repeated(unit: bytes, size: int) -> bytes:
