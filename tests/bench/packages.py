@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from mirror.bundle.reader import Reader
@@ -89,7 +90,7 @@ class Environment(Group):
     environment is part of it: `venv`, then pip; `uv venv`, then uv. mirror's is what `mirror
     install` does when the blobs are in the root; it leaves a pip in the environment, as `venv` does
     and uv does not. To unpack the tool is not timed. uv begins with an empty cache on the same file
-    system.
+    system. As small files do, each works in a folder of its own, and all go at the end.
     """
 
     name = "environment"
@@ -100,7 +101,7 @@ class Environment(Group):
     )
 
     def __init__(self, folder: Path, scratch: Path, size: int) -> None:
-        self.scratch = scratch
+        self.folder = self.place = folder
         (folder / "mirror.yaml").write_text(
             f"name: bench\nversion: '1'\nwheels: {{requirements: {list(NOTEBOOK)}}}\n",
             encoding="utf-8",
@@ -128,39 +129,40 @@ class Environment(Group):
         """Each begins with an empty folder."""
         return [
             Row("mirror, wheels", self.deploy, ready=self.begin),
-            Row("uv venv, pip sync", self.sync),
-            Row("venv, pip install", self.pip),
+            Row("uv venv, pip sync", self.sync, ready=self.begin),
+            Row("venv, pip install", self.pip, ready=self.begin),
         ]
 
     def begin(self) -> None:
-        (self.scratch / "tool").symlink_to(self.tool)
+        self.place = Path(tempfile.mkdtemp(dir=self.folder))
+        (self.place / "tool").symlink_to(self.tool)
 
     def deploy(self) -> None:
-        site = self.site(self.scratch)
+        site = self.site(self.place)
         environment.create(site)
         wheels.deploy(self.wheels, site)
 
     def sync(self) -> None:
-        uv, env = running.program(), self.scratch / "env"
+        uv, env = running.program(), self.place / "env"
         run(
             *(uv, "venv", "--offline", "--no-config", "--python", sys.executable, env),
-            folder=self.scratch,
+            folder=self.place,
         )
         run(
             *(uv, "pip", "sync", "--python", env / "bin/python"),
             *("--offline", "--no-config", "--no-index", "--require-hashes"),
-            *("--cache-dir", self.scratch / "cache", "--find-links", self.links),
+            *("--cache-dir", self.place / "cache", "--find-links", self.links),
             self.links / "requirements.txt",
-            folder=self.scratch,
+            folder=self.place,
         )
 
     def pip(self) -> None:
-        run(sys.executable, "-m", "venv", self.scratch / "env", folder=self.scratch)
+        run(sys.executable, "-m", "venv", self.place / "env", folder=self.place)
         run(
-            *(self.scratch / "env/bin/python", "-m", "pip", "--isolated", "install", "--no-index"),
+            *(self.place / "env/bin/python", "-m", "pip", "--isolated", "install", "--no-index"),
             *("--require-hashes", "--no-deps", "--disable-pip-version-check"),
             *("--find-links", self.links, "--requirement", self.links / "requirements.txt"),
-            folder=self.scratch,
+            folder=self.place,
         )
 
 
