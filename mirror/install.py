@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror import chain
+from mirror.bundle.flow import Background
 from mirror.bundle.opening import opened
 from mirror.bundle.reader import Reader
 from mirror.core.artifact import Json
@@ -219,13 +220,21 @@ def lay_out(
 
     Raises as the ecosystems' `deploy` does.
     """
-    site = Site(
-        index=plan.index,
-        blobs=root.blobs,
-        generation=generation,
-        python=plan.python or Path(),
-        progress=progress,
-    )
+    with Background() as background:
+        site = Site(
+            index=plan.index,
+            blobs=root.blobs,
+            generation=generation,
+            python=plan.python or Path(),
+            progress=progress,
+            background=background,
+        )
+        _deploy(plan, root, site, kinds)
+        background.finish()
+
+
+def _deploy(plan: Plan, root: Root, site: Site, kinds: Collection[str]) -> None:
+    generation, progress = site.generation, site.progress
     for kind, deploy in DEPLOYS.items():
         if kind not in kinds:
             continue

@@ -176,8 +176,7 @@ class WheelsSection(Section):
     resolver: which program resolves. sdists: whether a package that has no wheel may be built into
     one for any machine. build: packages that may be built for the builder's own platform.
     exclude-newer: files uploaded later than this date do not exist. installer: which program
-    replaces packages of an environment that was there before (`mirror install --into`): pip, or uv,
-    which makes the bundle larger.
+    installs on the server. pip leaves uv out of the bundle, and is started for `--into` alone.
     """
 
     requirements: list[RequirementText] = Field(min_length=1)
@@ -188,7 +187,7 @@ class WheelsSection(Section):
     exclude_newer: Annotated[str, StringConstraints(pattern=_DATE)] | None = Field(
         default=None, alias="exclude-newer"
     )
-    installer: Literal["uv", "pip"] = "pip"
+    installer: Literal["uv", "pip"] = "uv"
 
 
 class CondaSection(Section):

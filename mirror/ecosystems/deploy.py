@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from mirror.bundle.flow import Background
 from mirror.core.artifact import Artifact
 from mirror.core.index import Index
 from mirror.core.progress import Progress
@@ -22,6 +23,7 @@ class Site:
     blobs: the root's store; holds every artifact.
     generation: the folder being filled.
     python: the interpreter that environments are made from.
+    background: for what nobody has to wait for before all is deployed.
     """
 
     index: Index
@@ -29,6 +31,14 @@ class Site:
     generation: Generation
     python: Path
     progress: Progress
+    background: Background | None = None
+
+    def beside(self, job: Callable[[], None]) -> None:
+        """Have a job done beside what follows, where that can be; it is done before the seal."""
+        if self.background:
+            self.background.submit(job)
+        else:
+            job()
 
 
 class Deploy(Protocol):

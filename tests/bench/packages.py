@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from mirror.bundle.flow import Background
 from mirror.bundle.reader import Reader
 from mirror.core.progress import Quiet
 from mirror.core.target import Target
@@ -89,7 +90,8 @@ class Environment(Group):
     All three go from nothing to an environment that has the wheels, and to make the virtual
     environment is part of it: `venv`, then pip; `uv venv`, then uv. mirror's is what `mirror
     install` does when the blobs are in the root; it leaves a pip in the environment, as `venv` does
-    and uv does not. To unpack the tool is not timed. uv begins with an empty cache on the same file
+    and uv does not. To unpack the tool is not timed, nor to remove uv's cache: an install does that
+    beside what follows, the others not at all. uv begins with an empty cache on the same file
     system. As small files do, each works in a folder of its own, and all go at the end.
     """
 
@@ -102,6 +104,7 @@ class Environment(Group):
 
     def __init__(self, folder: Path, scratch: Path, size: int) -> None:
         self.folder = self.place = folder
+        self.background = Background()
         (folder / "mirror.yaml").write_text(
             f"name: bench\nversion: '1'\nwheels: {{requirements: {list(NOTEBOOK)}}}\n",
             encoding="utf-8",
@@ -122,8 +125,14 @@ class Environment(Group):
 
     def site(self, folder: Path) -> Site:
         """For a generation in this folder."""
-        generation = Generation(folder)
-        return Site(self.index_of_bundle, self.blobs, generation, Path(sys.executable), Quiet())
+        return Site(
+            self.index_of_bundle,
+            self.blobs,
+            Generation(folder),
+            Path(sys.executable),
+            Quiet(),
+            self.background,
+        )
 
     def rows(self) -> list[Row]:
         """Each begins with an empty folder."""
@@ -134,6 +143,7 @@ class Environment(Group):
         ]
 
     def begin(self) -> None:
+        self.background.finish()
         self.place = Path(tempfile.mkdtemp(dir=self.folder))
         (self.place / "tool").symlink_to(self.tool)
 

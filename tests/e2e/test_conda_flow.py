@@ -58,7 +58,8 @@ def said(*command: str | Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_python_from_conda_and_wheels_beside_it(project: Path) -> None:
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_a_python_from_conda_and_wheels_beside_it(project: Path, installer: str) -> None:
     python = python_package()
     # As Pythons have it whose packages are somebody's: here they are mirror's.
     managed = {f"lib/python{HERE}/EXTERNALLY-MANAGED": b"[externally-managed]\nError=no\n"}
@@ -67,7 +68,7 @@ def test_a_python_from_conda_and_wheels_beside_it(project: Path) -> None:
     write(
         project,
         "conda: {channels: [./channel], packages: [greeting]}\n"
-        "wheels: {requirements: [markdown-it-py]}\n"
+        f"wheels: {{requirements: [markdown-it-py], installer: {installer}}}\n"
         "verify: {imports: [greeting, markdown_it]}\n",
     )
     env = installed(project)

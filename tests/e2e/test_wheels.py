@@ -35,7 +35,7 @@ def versions(python: Path) -> dict[str, str | None]:
     return machine.ask(python, everything=True).packages
 
 
-@pytest.mark.parametrize("way", ["own", "into by pip", "into by uv"])
+@pytest.mark.parametrize("way", ["by uv", "own", "into by pip", "into by uv"])
 def test_every_way_of_installing_makes_the_same_environment(project: Path, way: str) -> None:
     installer = way.rpartition(" ")[2].replace("own", "pip")
     write(project, f"{{requirements: [six, 'rich==14.0.0'], installer: {installer}}}")
@@ -43,7 +43,7 @@ def test_every_way_of_installing_makes_the_same_environment(project: Path, way: 
     tools = [a["path"] for a in mirror_json("inspect", project / "b.tar.gz")["artifacts"]]
     assert any("/uv-" in path for path in tools) == (installer == "uv")
     into: list[object] = []
-    if way != "own":
+    if way.startswith("into"):
         venv.create(project / "env", with_pip=True)
         into = ["--into", "env", "--yes"]
     mirror("install", "b.tar.gz", "--root", "root", *into, cwd=project)

@@ -27,7 +27,7 @@ from mirror.project import Project, open_project
 from mirror.store.blobs import Blobs
 from tests.index import make_wheel, serve
 
-TOOL = ("click", "tqdm", "packaging", "segno", "pip", "installer")
+TOOL = ("click", "tqdm", "packaging", "segno", "pip", "uv")
 MANIFEST = """
 name: demo
 version: "1"
@@ -89,7 +89,7 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Builder
     shelf = tmp_path / "shelf"
     shelf.mkdir()
     for name in TOOL:
-        make_wheel(shelf, name, {"installer": "1.9"}.get(name, "99.0"))
+        make_wheel(shelf, name, "99.0")
     make_wheel(shelf, "alpha", "1.0", requires=["beta"])
     make_wheel(shelf, "beta", "1.0")
     monkeypatch.chdir(tmp_path)

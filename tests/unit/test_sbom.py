@@ -31,7 +31,7 @@ from tests.hub import Server
 from tests.index import make_wheel, serve
 from tests.origins import make_context
 
-TOOL = ("click", "tqdm", "packaging", "segno", "pip", "installer")
+TOOL = ("click", "tqdm", "packaging", "segno", "pip", "uv")
 MANIFEST = """
 name: demo
 version: "1"
@@ -331,8 +331,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shelf = tmp_path / "shelf"
     shelf.mkdir()
     for name in TOOL:
-        version = {"installer": "1.9"}.get(name, "99.0")
-        make_wheel(shelf, name, version, about=["License-Expression: MIT"])
+        make_wheel(shelf, name, "99.0", about=["License-Expression: MIT"])
     extra = ["Provides-Extra: fast"]
     needs = ["beta; extra == 'fast'"]
     make_wheel(shelf, "alpha", "1.0", requires=needs, about=[*extra, "License: Ours"])

@@ -99,9 +99,7 @@ def _requirements(manifest: Manifest, target: Target) -> list[str]:
     """What mirror imports on the server; docs/adr says why so little."""
     needed = ["click>=8.1", "tqdm>=4.66", "packaging>=24.2", "segno>=1.6", _pip(target)]
     if manifest.wheels:
-        needed.append("installer>=1.0,<2")
-    if manifest.wheels and manifest.wheels.installer == "uv":
-        needed.append("uv>=0.11")
+        needed.append("uv>=0.11" if manifest.wheels.installer == "uv" else "installer>=1.0,<2")
     if manifest.conda:
         # Pinned to what the builder solves with: one version reads and writes the records.
         needed.append(f"py-rattler=={metadata.version('py-rattler')}")

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from mirror import machine
@@ -23,9 +24,9 @@ from mirror.store.generations import remove_tree
 def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     """Lay the wheels out as a find-links folder and install them all.
 
-    Into the generation's own environment they are unpacked here. One that was there before may hold
-    other versions, which uv replaces when the tool carries it, else pip, which it always carries:
-    neither is expected of the machine. Where the generation's environment has no pip then, the
+    With uv when the tool carries it. Without, they are unpacked here, since nothing is in the way;
+    only into an environment that was there before, pip installs, which the tool always carries.
+    Neither is expected of the machine. Where the generation's own environment has no pip then, the
     tool's is installed too: people look for it there.
     Raises MachineError with the installer's own words when it refuses, BundleError where the bundle
     has none.
@@ -39,29 +40,18 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     pip = next((a for a in site.index.of_kind("tool") if a.text("name") == "pip"), None)
     if pip is None:
         raise BundleError("the bundle holds wheels, and no pip to install them with")
-    if generation.env.is_symlink():
-        _replace(site, pip)
-        return
-    wheels = [generation.path / a.path for a in artifacts if a.path.endswith(".whl")]
-    if _lacks_pip(artifacts, generation):
-        wheels.append(generation.tool / "wheels" / PurePosixPath(pip.path).name)
-    unpack(wheels, generation.python, _environ())
-
-
-def _replace(site: Site, pip: Artifact) -> None:
-    """Install into an environment that was there before."""
-    generation = site.generation
-    uv, scratch = generation.tool / "bin" / "uv", generation.path / "installing"
     asked = generation.wheels / "requirements.txt"
-    if not uv.is_file():
+    bare = not generation.env.is_symlink() and _lacks_pip(artifacts, generation)
+    uv = generation.tool / "bin" / "uv"
+    if uv.is_file():
+        _by_uv(uv, site, asked, pip if bare else None)
+    elif generation.env.is_symlink():
         _by_pip(site, pip, asked)
-        return
-    scratch.mkdir()
-    try:
-        _by_uv(uv, site, scratch, asked)
-    finally:
-        remove_tree(scratch)
-        (generation.env / ".lock").unlink(missing_ok=True)  # uv's
+    else:
+        wheels = [generation.path / a.path for a in artifacts if a.path.endswith(".whl")]
+        if bare:
+            wheels.append(generation.tool / "wheels" / PurePosixPath(pip.path).name)
+        unpack(wheels, generation.python, _environ())
 
 
 def _lacks_pip(artifacts: Sequence[Artifact], generation: Generation) -> bool:
@@ -72,18 +62,30 @@ def _lacks_pip(artifacts: Sequence[Artifact], generation: Generation) -> bool:
     return not conda or machine.ask(generation.python, ["pip"]).packages["pip"] is None
 
 
-def _by_uv(uv: Path, site: Site, scratch: Path, asked: Path) -> None:
+def _by_uv(uv: Path, site: Site, asked: Path, pip: Artifact | None) -> None:
+    generation = site.generation
+    scratch = site.blobs.staging()
+    scratch.mkdir()
     command: list[str | Path] = [
-        *(uv, "pip", "install", "--python", site.generation.python),
+        *(uv, "pip", "install", "--python", generation.python),
         *("--offline", "--no-config", "--no-index", "--no-build", "--quiet", "--no-progress"),
         *("--require-hashes", "--no-deps", "--no-python-downloads"),
         # Said of a conda Python, that is for others: the environment is mirror's own.
         "--break-system-packages",
-        # Unpacked beside the environment, so that files are linked into it, not copied.
+        # Unpacked on the same file system, so that files are linked, not copied.
         *("--cache-dir", scratch / "cache"),
         *(f"--find-links={asked.parent}", "--requirement", asked),
     ]
-    _run(command)
+    if pip:
+        own = scratch / "pip.txt"
+        line = f"pip=={pip.text('version')} --hash=sha256:{pip.sha256}\n"
+        own.write_text(line, encoding="utf-8")
+        command += [f"--find-links={generation.tool / 'wheels'}", "--requirement", own]
+    try:
+        _run(command)
+    finally:
+        site.beside(partial(remove_tree, scratch))  # takes a third of what uv takes
+        (generation.env / ".lock").unlink(missing_ok=True)  # uv's
 
 
 # A wheel is a zip file, and Python imports from those whatever they are called; so nothing is taken
