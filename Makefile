@@ -24,7 +24,7 @@ demo: .venv/demo.stamp
 	$(MIRROR) verify --root .demo
 
 test: lint .venv-olah/stamp .venv-ray/stamp $(HUBS:%=.venv-hub-%/stamp)
-	$(BIN)/python -m pytest -n 3 --dist loadscope
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

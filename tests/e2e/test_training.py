@@ -207,6 +207,7 @@ def test_ranks_that_shuffle_each_in_a_way_of_their_own_are_found(
     trained: Trained, tmp_path: Path
 ) -> None:
     found = by_name(runs(subject(tmp_path, HOOK + UNSEEDED), trained.single).run())
+    assert "loader" in found, found
     assert found["loader"].verdict == "fail"
     assert "some samples came twice" in found["loader"].evidence
     assert found["equals single"].verdict == "fail"
