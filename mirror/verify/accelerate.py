@@ -7,8 +7,10 @@ exit code 1 whatever happened: what became of the ranks stands in its log.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import random
 import re
 import socket
 from collections.abc import Mapping
@@ -23,6 +25,9 @@ _FOREIGN = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|PYTHON_EXEC"
     r"|TORCHELASTIC_.*|PET_(?!SHUTDOWN_TIMEOUT$).*|(PMI|PMIX|OMPI|MV2|MPI)_.*"
 )
+
+#: Between those that mirror's nodes meet on under Slurm and those of connections.
+_PORTS = range(30_000, 32_768)
 
 #: Says that a process is to run on the CPU. With `--multi_gpu` it is how accelerate runs several
 #: CPU processes that know of each other: `--cpu` runs one.
@@ -140,7 +145,20 @@ def exit_codes(log: Path) -> dict[int, int]:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port of this machine's address that nothing listens on. Raises OSError."""
+    """A port of this machine's address that nothing listens on. Raises OSError.
+
+    The launcher takes it seconds later, when torch is imported. So it is none of those that the
+    system gives to connections meanwhile (32768 and up, where nobody has changed that).
+    """
+    for port in random.sample(_PORTS, 100):
+        with socket.socket() as listener:
+            try:
+                listener.bind((address, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
     with socket.socket() as listener:
         listener.bind((address, 0))
         return int(listener.getsockname()[1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+import socket
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,16 @@ def test_the_launchers_log_tells_who_failed_first(tmp_path: Path) -> None:
     assert list(accelerate.exit_codes(log).items()) == [(1, -9), (0, 1)]
     log.write_text("RuntimeError: no port\n", encoding="utf-8")
     assert accelerate.exit_codes(log) == {}
+
+
+def test_the_port_is_free_and_none_that_connections_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", accelerate.free_port())) as taken:
+        port = taken.getsockname()[1]
+        assert port < 32_768
+        free = accelerate.free_port()
+        monkeypatch.setattr(random, "sample", lambda *_: [port, free])
+        assert accelerate.free_port() == free
+        monkeypatch.setattr(random, "sample", lambda *_: [port])
+        assert accelerate.free_port() not in (0, port)
+    with pytest.raises(OSError, match="assign"):
+        accelerate.free_port("192.0.2.1")
