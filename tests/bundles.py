@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -82,6 +83,19 @@ def shrink(patch: pytest.MonkeyPatch) -> None:
 def held(blobs: Blobs, artifact: Artifact) -> bytes:
     """The bytes of a blob."""
     return blobs.path(artifact.sha256).read_bytes()
+
+
+def write_framed(file: IO[bytes], tar: bytes) -> None:
+    """Write the bundle that holds this tar, whatever is in it, by the functions of layout alone."""
+    total, crc = len(tar), 0
+    for chunk in layout.chunks(0, total):
+        data = memoryview(tar)[chunk.start : chunk.stop]
+        for front, cut in zip(chunk.frame(total), chunk.cuts(), strict=True):
+            file.write(front)
+            file.write(data[cut])
+        crc = layout.crc32(data, crc, chunk.start)
+        if chunk.ends_member(total):
+            file.write(layout.trailer(crc, chunk.stop))
 
 
 @contextmanager

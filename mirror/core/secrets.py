@@ -17,10 +17,13 @@ def is_secret(name: str) -> bool:
     return _NAME.search(name) is not None
 
 
-def without(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are no secret, and hold no address with a user or password in it."""
+def without(environ: Mapping[str, str], prefixes: tuple[str, ...] = ()) -> dict[str, str]:
+    """The variables that are no secret, and hold no address with a user or password in it.
+
+    prefixes: nor those whose names begin with one of these.
+    """
     return {
         name: value
         for name, value in environ.items()
-        if not is_secret(name) and not _LOGIN.search(value)
+        if not (name.startswith(prefixes) or is_secret(name) or _LOGIN.search(value))
     }

@@ -170,7 +170,7 @@ def _missing(provided: Sequence[str], found: machine.Interpreter) -> list[str]:
 
 
 def _run(command: list[str]) -> None:
-    environment = {k: v for k, v in without(os.environ).items() if not k.startswith("PYTHON")}
+    environment = without(os.environ, ("PYTHON",))
     done = subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False
     )

@@ -12,20 +12,6 @@ from pathlib import Path
 _BINARY: int = getattr(os, "O_BINARY", 0)
 
 
-def sync_folder(folder: Path | str) -> None:
-    """Make the names in `folder` durable. A no-op where folders cannot be opened (Windows)."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:
-        if os.name == "nt":
-            return
-        raise
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def sync_file(path: Path | str) -> None:
     """Make the bytes of a file durable."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -33,6 +19,15 @@ def sync_file(path: Path | str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folder(folder: Path | str) -> None:
+    """Make the names in `folder` durable. A no-op where folders cannot be opened (Windows)."""
+    try:
+        sync_file(folder)
+    except PermissionError:
+        if os.name != "nt":
+            raise
 
 
 def sync_all(descriptor: int) -> None:

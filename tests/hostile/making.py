@@ -14,6 +14,7 @@ from pathlib import Path
 from mirror.bundle import layout
 from mirror.core.artifact import Json
 from mirror.core.index import canonical
+from tests import bundles
 from tests import memory as measuring
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -58,17 +59,8 @@ def spliced(verify: bytes, artifacts: bytes = b"") -> bytes:
 
 def write(path: Path, data: bytes, signature: bytes = b"", rest: bytes = layout.END) -> Path:
     """A bundle with this index, in right framing; rest: of the tar, after the head."""
-    tar = layout.head(data, signature) + rest
-    total, crc = len(tar), 0
     with open(path, "wb") as file:
-        for chunk in layout.chunks(0, total):
-            load = memoryview(tar)[chunk.start : chunk.stop]
-            for front, cut in zip(chunk.frame(total), chunk.cuts(), strict=True):
-                file.write(front)
-                file.write(load[cut])
-            crc = layout.crc32(load, crc, chunk.start)
-            if chunk.ends_member(total):
-                file.write(layout.trailer(crc, chunk.stop))
+        bundles.write_framed(file, layout.head(data, signature) + rest)
     return path
 
 

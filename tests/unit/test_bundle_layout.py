@@ -65,16 +65,8 @@ def test_the_constants_fit_each_other() -> None:
 
 def framed(tar: bytes) -> bytes:
     """The file that holds this tar, by the functions of layout alone."""
-    total, crc = len(tar), 0
     out = io.BytesIO()
-    for chunk in layout.chunks(0, total):
-        data = memoryview(tar)[chunk.start : chunk.stop]
-        for front, cut in zip(chunk.frame(total), chunk.cuts(), strict=True):
-            out.write(front)
-            out.write(data[cut])
-        crc = layout.crc32(data, crc, chunk.start)
-        if chunk.ends_member(total):
-            out.write(layout.trailer(crc, chunk.stop))
+    bundles.write_framed(out, tar)
     return out.getvalue()
 
 

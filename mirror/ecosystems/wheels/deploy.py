@@ -130,5 +130,4 @@ def _run(command: Sequence[str | Path]) -> None:
 
 def _environ() -> dict[str, str]:
     """An installer's variables: nobody's settings have a say."""
-    foreign = ("PIP_", "UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
-    return {k: v for k, v in without(os.environ).items() if not k.startswith(foreign)}
+    return without(os.environ, ("PIP_", "UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_"))

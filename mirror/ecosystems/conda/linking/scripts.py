@@ -90,7 +90,7 @@ class Runner:
             )
 
     def _variables(self, record: Mapping[str, Json]) -> dict[str, str]:
-        kept = {k: v for k, v in without(os.environ).items() if not k.startswith(_FOREIGN)}
+        kept = without(os.environ, _FOREIGN)
         path = [str(self.prefix / "bin"), kept.get("PATH", os.defpath)]
         return {
             **kept,
