@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import sys
+import threading
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +15,9 @@ import mirror
 from mirror.cli import builder, bundles, keys, proving, roots
 from mirror.cli.command import add, refused
 from mirror.errors import Interrupted, MachineError, MirrorError, UsageError
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -68,6 +74,23 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _once_more(lost: UnraisableHookArgs) -> None:
+    """Ctrl-C that came while an object was being finalized, where Python drops every exception."""
+    if lost.exc_type is KeyboardInterrupt:
+        threading.Timer(0.01, _interrupt).start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _interrupt() -> None:
+    main = threading.main_thread().ident
+    if main is not None and hasattr(signal, "pthread_kill"):
+        # It wakes whatever waits; and is never ignored here, as SIGINT is behind a shell's "&".
+        signal.pthread_kill(main, signal.SIGTERM)
+    else:
+        _thread.interrupt_main()
+
+
 def _say(error: MirrorError) -> None:
     """An error that no command could say: in JSON when the command line asks for that."""
     from mirror.console import Console
@@ -77,6 +100,7 @@ def _say(error: MirrorError) -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    sys.unraisablehook = _once_more
     signal.signal(signal.SIGTERM, _end)
     # Under nohup it is ignored, and stays so.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
