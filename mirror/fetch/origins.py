@@ -116,8 +116,9 @@ class Origins:
         if failure.silent and failure.origin:
             with self._changed:
                 state = self._states[failure.origin]
-                if state.answered <= since:
-                    state.lost = state.lost or failure
+                if state.answered <= since and not state.lost:
+                    failure.again = False  # for the other files, which are told the same
+                    state.lost = failure
 
 
 def _turned_away(failure: FetchError) -> FetchError:
