@@ -51,6 +51,7 @@ class Log:
     def __init__(self, root: Root, file: int, path: Path) -> None:
         self._root, self._file, self._path = root, file, path
         self._owed = b""  # what found no room yet
+        self._failed = False
 
     @contextmanager
     def event(
@@ -94,6 +95,8 @@ class Log:
         self._append(canonical({**event, "time": now}) + b"\n", consequence, frees)
 
     def _append(self, data: bytes, consequence: str, frees: bool) -> None:
+        if self._failed:  # what is on the disk, nobody knows: whoever opens the log next will see
+            return
         self._owed += data
         try:
             done = os.write(self._file, self._owed)
@@ -103,6 +106,7 @@ class Log:
             os.fsync(self._file)
         except OSError as error:
             if not (frees and error.errno in _FULL):
+                self._failed = True
                 raise _refusal(self._path, error, consequence) from None
 
 
