@@ -240,7 +240,10 @@ def _index(project: Project, locked: Lock, derived: Collection[Artifact]) -> Ind
 
 
 def _fetch(project: Project, plan: Plan, proof: Proof) -> dict[str, Path]:
-    """Have all that is read on this machine, where there is room; sha256 -> where it is."""
+    """Have all that is read on this machine, where there is room; sha256 -> where it is.
+
+    What it does not name is in the store then.
+    """
     blobs, needed = project.context.blobs, plan.needed(proof)
     shipped = {artifact.path for artifact in plan.index.shipped}
     if held := [a for a in needed if a.path not in shipped and not blobs.has(a.sha256, a.size)]:

@@ -8,6 +8,7 @@ that nobody states is left out, and so are the needs of what has no metadata.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,22 +88,28 @@ def write(subject: Subject) -> bytes:
     bom.register_dependency(bundle, components.values())
     for path, needs in _needs(packages).items():
         bom.register_dependency(components[path], [components[other] for other in needs])
-    text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
-    document = json.loads(text)
+    outputter = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
+    document = json.loads(outputter.output_as_string())
     # The library takes it from the clock.
     document["metadata"].pop("timestamp", None)
     if subject.time is not None:
         document["metadata"]["timestamp"] = _written(subject.time)
-    listed = {item["bom-ref"]: item for item in document.get("components", [])}
-    for part in found:
-        # There may be a hundred thousand, for which the library would take minutes.
+    listed = {item["bom-ref"]: item for item in document.pop("components", [])}
+
+    def text(part: Part) -> str:
         if part.kind == "files":
-            listed[part.path] = _file(part.artifacts[0], part.name)
-        elif part.kind in parts.REPOSITORIES:
-            files = [_file(artifact, artifact.text("file")) for artifact in part.artifacts]
-            listed[part.path]["components"] = files
-    document["components"] = [listed[name] for name in sorted(listed)]
-    return (json.dumps(document, sort_keys=True, indent=2) + "\n").encode("ascii")
+            return _file(part.artifacts[0], part.name)
+        if part.kind in parts.REPOSITORIES:
+            files = (_file(artifact, artifact.text("file")) for artifact in part.artifacts)
+            return "".join(_with_components(listed[part.path], files))
+        return _dumped(listed[part.path])
+
+    ordered = sorted(found, key=lambda part: part.path)
+    bill = io.BytesIO()
+    for piece in _with_components(document, map(text, ordered)):
+        bill.write(piece.encode("ascii"))
+    bill.write(b"\n")
+    return bill.getvalue()
 
 
 def _component(part: Part, hub: frozenset[tuple[str, str]]) -> Component:
@@ -130,10 +137,38 @@ def _component(part: Part, hub: frozenset[tuple[str, str]]) -> Component:
     )
 
 
-def _file(artifact: Artifact, name: str) -> dict[str, Json]:
-    """A plain file, or one of a repository."""
-    hashes: Json = [{"alg": "SHA-256", "content": artifact.sha256}]
-    return {"type": "file", "name": name, "bom-ref": artifact.path, "hashes": hashes}
+def _dumped(item: Json) -> str:
+    return json.dumps(item, sort_keys=True, indent=2)
+
+
+def _with_components(item: Mapping[str, Json], components: Iterable[str]) -> Iterator[str]:
+    """What `_dumped` makes of an item with these components, each as it makes it, in pieces."""
+    start, key, end = _dumped({**item, "components": []}).partition('"components": [')
+    yield start + key
+    between, last = "\n    ", ""
+    for component in components:
+        yield between + component.replace("\n", "\n    ")
+        between, last = ",\n    ", "\n  "
+    yield last + end
+
+
+def _file(artifact: Artifact, name: str) -> str:
+    """A plain file, or one of a repository, as `_dumped` makes it.
+
+    There may be a hundred thousand: for them the library would take minutes, and `_dumped` longer
+    than all the rest of a build.
+    """
+    return f"""{{
+  "bom-ref": {json.dumps(artifact.path)},
+  "hashes": [
+    {{
+      "alg": "SHA-256",
+      "content": {json.dumps(artifact.sha256)}
+    }}
+  ],
+  "name": {json.dumps(name)},
+  "type": "file"
+}}"""
 
 
 def _properties(part: Part) -> Iterator[tuple[str, str]]:

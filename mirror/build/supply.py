@@ -20,16 +20,18 @@ from mirror.project import Project
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """places: sha256 -> the file that has, or will have, these bytes. downloads: what to fetch."""
+    """What is outside the store.
+
+    places: sha256 -> the file that has these bytes. downloads: what to fetch into the store.
+    """
 
     places: dict[str, Path] = field(default_factory=dict)
     downloads: list[Request] = field(default_factory=list)
 
 
 def find(project: Project, artifacts: Collection[Artifact]) -> Supply:
-    """Where each of these is. What can only be built from its source again, is."""
-    context = project.context
-    supply = Supply({a.sha256: context.blobs.path(a.sha256) for a in artifacts})
+    """Where those of these are that the store lacks. What can only be built again, is."""
+    context, supply = project.context, Supply()
     for kind, source, section in project.sections():
         ask = partial(source.requests, section=section, context=context)
         own = [a for a in artifacts if a.kind == kind]

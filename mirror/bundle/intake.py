@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 from mirror.bundle import flow
 from mirror.core.artifact import Artifact
@@ -43,7 +43,6 @@ class Intake:
         self._unsynced = 0
         self._whole: list[tuple[str, str]] = []
         self._synced: deque[tuple[str, str]] = deque()
-        self._staged: set[str] = set()
         self._held: set[str] = set()
         self._named: set[str] = set()
 
@@ -53,10 +52,11 @@ class Intake:
     def __exit__(self, *_: object) -> None:
         self._disk.close()
         self._close()
-        for path in self._staged:
-            Path(path).unlink(missing_ok=True)
         for folder in self._batches:
-            os.rmdir(folder)
+            try:
+                os.rmdir(folder)
+            except OSError:  # something went wrong, and it is not empty
+                shutil.rmtree(folder)
         if self._folder >= 0:
             os.close(self._folder)
 
@@ -114,8 +114,7 @@ class Intake:
             os.mkdir(folder)
             self._batches.append(folder)
             self._full = False
-        path = os.path.join(self._batches[-1], str(len(self._whole)))
-        self._staged.add(path)
+        path = f"{self._batches[-1]}/{len(self._whole)}"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
         self._path = path
 
@@ -145,5 +144,4 @@ class Intake:
         while self._synced:
             path, sha256 = self._synced.popleft()
             self._blobs.rename(path, sha256)
-            self._staged.discard(path)
             self._named.add(sha256)

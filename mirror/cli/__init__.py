@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import signal
 import sys
 import threading
@@ -101,6 +102,9 @@ def _say(error: MirrorError) -> None:
 def main() -> None:
     """Run the command line and exit."""
     sys.unraisablehook = _once_more
+    # Of a hundred thousand files there are many objects and no cycles: looked for at Python's own
+    # pace, they take an eighth of the time.
+    gc.set_threshold(50_000, 20, 100)
     signal.signal(signal.SIGTERM, _end)
     # Under nohup it is ignored, and stays so.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:

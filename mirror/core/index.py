@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
 from mirror.core import paths, strict_json
@@ -54,7 +55,7 @@ class Provenance:
     time: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: its bytes are kept once they are asked for
 class Index:
     """What a bundle holds.
 
@@ -88,7 +89,7 @@ class Index:
         """The artifacts whose bytes follow the index, in the order in which they follow."""
         return [entry.artifact for entry in self.entries if entry.shipped]
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """sha256 of the canonical bytes: the name of the bundle."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
@@ -99,6 +100,10 @@ class Index:
 
     def to_bytes(self) -> bytes:
         """The one canonical spelling: sorted keys, no spaces, ASCII, a line feed at the end."""
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> bytes:
         document: dict[str, Json] = {
             "format": FORMAT,
             "name": self.name,
@@ -115,12 +120,14 @@ class Index:
         return canonical(document) + b"\n"
 
 
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
+
+
 def canonical(value: Json) -> bytes:
     """JSON with sorted keys, no spaces, ASCII only: equal values give equal bytes."""
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-    return text.encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def parse(data: bytes) -> Index:
@@ -151,7 +158,8 @@ def parse(data: bytes) -> Index:
     names = [INDEX_NAME, SIGNATURE_NAME, *(a.path for a in index.artifacts)]
     if found := list(islice(paths.problems(names), 20)):
         raise BundleError("the index names files that no bundle may hold", problems=found)
-    if index.to_bytes() != data:
+    # Every key and type in it has been looked at, so this is what `to_bytes` makes of the index.
+    if canonical(document) + b"\n" != data:
         raise BundleError("the index is not in canonical form")
     return index
 
@@ -202,12 +210,20 @@ def _from_document(document: Json) -> Index:
         version=document["version"],
         tool=document["tool"],
         lock=document["lock"],
-        target=None if target is None else Target.from_json(target),
+        target=_target(target),
         verify=verify,
         base=base,
         entries=tuple(_entry(item) for item in artifacts),
         provenance=_provenance(document["provenance"]) if "provenance" in document else None,
     )
+
+
+def _target(table: Json) -> Target | None:
+    if not isinstance(table, dict):
+        return None
+    target = Target.from_json(table)
+    _require(canonical(target.to_json()) == canonical(table), "target is not as it is written")
+    return target
 
 
 def _provenance(table: Json) -> Provenance:
@@ -236,6 +252,7 @@ def _entry(item: Json) -> Entry:
     _require(item.get("held", True) is True, "held is not true", path)
     origin = item.get("origin", {})
     _require(isinstance(origin, dict), "origin is not a table", path)
+    _require(origin or "origin" not in item, "origin is empty", path)
     return Entry(
         Artifact(
             kind=item["kind"],

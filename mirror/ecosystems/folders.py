@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -35,27 +36,43 @@ def files_in(
     """
     if not folder.is_dir():
         raise UsageError(f"the folder {folder} is missing")
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}  # of a hundred thousand, each Path takes longer than its look-up
     problems: list[str] = []
-    for above, folders, names in os.walk(folder, onerror=lambda error: problems.append(str(error))):
-        inside = Path(above).relative_to(folder)
-        folders[:] = [
-            name
-            for name in folders
-            if name not in JUNK and not (leave_out and leave_out((inside / name).as_posix()))
-        ]
-        if folder_links:
-            names += [name for name in folders if Path(above, name).is_symlink()]
-        for name in names:
-            path = Path(above, name)
-            if name in JUNK:
-                continue
-            if path.is_file() or path.is_dir():
-                found[path.relative_to(folder).as_posix()] = path
-            elif path.is_symlink():
-                problems.append(f"{path} is a link to nothing")
-            else:
-                problems.append(f"{path} is no regular file")
+    waiting = [(os.fspath(folder), "")]
+    while waiting:
+        above, inside = waiting.pop()
+        try:
+            with os.scandir(above) as listed:
+                entries = [entry for entry in listed if entry.name not in JUNK]
+        except OSError as error:
+            problems.append(str(error))
+            continue
+        for entry in entries:
+            name = inside + entry.name
+            match _kind(entry):
+                case "folder" if leave_out and leave_out(name):
+                    pass
+                case "folder" if not entry.is_symlink():
+                    waiting.append((entry.path, f"{name}/"))
+                case "folder" if not folder_links:
+                    pass
+                case "file" | "folder":
+                    found[name] = entry.path
+                case problem:
+                    problems.append(f"{Path(entry.path)} {problem}")
     if problems:
         raise UsageError(f"the folder {folder} cannot be carried", problems=sorted(problems))
-    return dict(sorted(found.items()))
+    return {name: Path(found[name]) for name in sorted(found)}
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """ "file", "folder", or what is wrong with it."""
+    try:
+        if entry.is_file():
+            return "file"
+        if entry.is_dir():
+            return "folder"
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            return f"cannot be read: {error.strerror}"
+    return "is a link to nothing" if entry.is_symlink() else "is no regular file"

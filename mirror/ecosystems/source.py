@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ class Context:
     resolved: artifacts that the ecosystems before this one have resolved for the same lock.
     endpoint: of the Hub, as the manifest names it; empty when it does not.
     wheels: the manifest's section, for whoever takes something from its package indexes.
+    seen: what has been looked at in this run, by whatever tells it apart: it stays as it was seen.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class Context:
     endpoint: str = ""
     wheels: WheelsSection | None = None
     hashes: LocalHashes = field(default_factory=lambda: LocalHashes(None))
+    seen: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 class Source(Protocol):
@@ -85,12 +87,12 @@ def locate(
     blobs: Blobs,
     ask: Callable[[list[Artifact]], Sequence[Request | Path]],
 ) -> tuple[dict[str, Path], list[Request]]:
-    """sha256 -> the file that has, or will have, these bytes; and what has to be fetched for it.
+    """What is outside the store: sha256 -> the file that has the bytes; and what to fetch into it.
 
     ask: where those are that are not in the store, as a source's `requests` says it.
     """
-    places = {a.sha256: blobs.path(a.sha256) for a in artifacts}
     missing = [a for a in artifacts if not blobs.has(a.sha256, a.size)]
+    places: dict[str, Path] = {}
     downloads: list[Request] = []
     for artifact, place in zip(missing, ask(missing) if missing else (), strict=True):
         if isinstance(place, Path):
@@ -116,15 +118,13 @@ class LocalHashes:
 
     def of(self, path: Path) -> tuple[int, str]:
         """Size in bytes and sha256 of a file. Raises OSError when it cannot be read."""
-        status = os.stat(path)
-        stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
-        key = str(path.absolute())
+        key, stamp = _stamped(path)
         known = self._known.get(key)
         if known is None or known[:3] != stamp:
             known = [*stamp, hash_file(path, self._advance)]
             self._known[key] = known
             self._changed = True
-        return status.st_size, str(known[3])
+        return stamp[0], str(known[3])
 
     @contextmanager
     def counting(self, files: Iterable[Path], progress: Progress) -> Iterator[None]:
@@ -132,10 +132,9 @@ class LocalHashes:
         total = 0
         for file in files:
             with suppress(OSError):  # whoever asks for it says so
-                status = os.stat(file)
-                stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
-                if self._known.get(str(file.absolute()), [])[:3] != stamp:
-                    total += status.st_size
+                key, stamp = _stamped(file)
+                if self._known.get(key, [])[:3] != stamp:
+                    total += stamp[0]
         with progress.bar("hashing local files", total) as self._advance:
             yield
         self._advance = uncounted
@@ -145,3 +144,10 @@ class LocalHashes:
         if self._file is not None and self._changed:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             atomic.write(self._file, json.dumps(self._known).encode())
+            self._changed = False
+
+
+def _stamped(path: Path) -> tuple[str, list[int]]:
+    """What a file is remembered by, and what changes when it does: size, time, inode."""
+    status = os.stat(path)
+    return str(path.absolute()), [status.st_size, status.st_mtime_ns, status.st_ino]

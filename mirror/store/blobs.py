@@ -36,7 +36,7 @@ class Blobs:
 
     def name(self, sha256: str) -> str:
         """`path` as text: of a hundred thousand, Path objects take longer than the disk."""
-        return os.path.join(self._named, sha256[:2], sha256)
+        return f"{self._named}/{sha256[:2]}/{sha256}"
 
     def has(self, sha256: str, size: int | None = None) -> bool:
         """Whether the blob is here (and of that size, when one is given). Does not hash.
@@ -127,15 +127,16 @@ def _names(folder: str) -> list[str]:
 def hash_file(path: Path | str, advance: Advance = uncounted) -> str:
     """sha256 of a file's bytes, in constant memory; told of each part of them that was read."""
     digest = hashlib.sha256()
-    buffer = memoryview(bytearray(CHUNK))
     with open(path, "rb", buffering=0) as file:
+        # Of many small files, making the large buffer would take as long as the hashing.
+        buffer = memoryview(bytearray(min(CHUNK, os.fstat(file.fileno()).st_size + 1)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
             advance(count)
     return digest.hexdigest()
 
 
-def place(blob: Path, target: Path, *, executable: bool = False) -> None:
+def place(blob: Path | str, target: Path | str, *, executable: bool = False) -> None:
     """Put a blob's bytes at `target`: a hard link where that can be, else a copy.
 
     An executable is always a copy: its mode differs from the blob's, and modes belong to the bytes.
@@ -145,13 +146,13 @@ def place(blob: Path, target: Path, *, executable: bool = False) -> None:
             try:
                 os.link(blob, target)
             except FileNotFoundError:  # the first one in its folder
-                target.parent.mkdir(parents=True, exist_ok=True)
+                os.makedirs(os.path.dirname(target), exist_ok=True)
                 os.link(blob, target)
             return
         except FileExistsError:
             raise
         except OSError:
             pass  # another file system, or one without hard links
-    target.parent.mkdir(parents=True, exist_ok=True)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
     shutil.copyfile(blob, target)
     os.chmod(target, 0o555 if executable else 0o444)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mirror.store.generations import remove_tree
-from tests.bench.bundles import MEGABYTE, Bundles, SmallFiles
+from tests.bench.bundles import MEGABYTE, Bundles, Pictures, SmallFiles
 from tests.bench.conda_install import CondaInstall
 from tests.bench.conda_repodata import Repodata
 from tests.bench.downloads import Downloads
@@ -35,6 +35,7 @@ from tests.bench.start import Start
 
 GROUPS: tuple[type[Group], ...] = (
     Bundles,
+    Pictures,
     SmallFiles,
     Increments,
     Downloads,

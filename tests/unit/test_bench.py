@@ -8,7 +8,7 @@ import pytest
 
 from mirror.store.generations import remove_tree
 from tests.bench import run
-from tests.bench.bundles import Bundles, SmallFiles
+from tests.bench.bundles import Bundles, Pictures, SmallFiles
 from tests.bench.packages import Again, Environment, Resolve
 from tests.bench.rows import Added, Compared, Group, Limited, Row
 from tests.bench.rows import run as program
@@ -24,10 +24,10 @@ def test_offline_leaves_out_what_needs_an_index_and_says_so(
     assert [line.partition(":")[0] for line in said] == ["resolve", "environment", "again"]
 
 
-@pytest.mark.parametrize("kind", [Bundles, SmallFiles])
+@pytest.mark.parametrize("kind", [Bundles, Pictures, SmallFiles])
 def test_every_row_of_bundles_runs(kind: type[Group], tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
-    group = kind(tmp_path, scratch, 80_000)
+    group = kind(tmp_path, scratch, 250_000)
     for row in group.rows():
         remove_tree(scratch)
         scratch.mkdir()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,11 @@ from mirror.core.lock import Lock
 from mirror.core.target import Target
 from mirror.core.text import human_size, human_time
 from mirror.errors import BundleError, TargetError, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 HASH = "ab" * 32
 TARGET = Target(python="3.11", platform="linux-x86_64", glibc="2.28", provided=("torch==2.8.0",))
@@ -146,6 +153,38 @@ def test_a_lock_reads_back_as_it_was_written() -> None:
     made = Lock(inputs=HASH, target=TARGET, artifacts=artifacts)
     assert lock.parse(made.to_bytes(), "x") == made
     assert made.to_bytes().decode().count("\n[[") == 2
+
+
+def test_a_lock_is_written_as_the_library_writes_it() -> None:
+    odd: dict[str, Json] = {
+        "quote": 'a"b\\c',
+        "lines": "a\nb\r\tc",
+        "control": "\x01\x7f",
+        "text": "é 你好 \u2028",
+        "a key": 1,
+        "ключ": "x",
+        "": "",
+        "yes": True,
+        "no": False,
+        "half": 0.5,
+        "none": [],
+        "list": ["a", 'b"'],
+        "tables": [{"a": 1}, {"b": ["x"]}],
+        "table": {"a": {"b": 1}},
+    }
+    origins: list[dict[str, Json]] = [{}, odd, *({key: value} for key, value in odd.items())]
+    made = Lock(
+        inputs=HASH,
+        target=TARGET,
+        artifacts=tuple(
+            Artifact("models", f"m/{n:02}", n, HASH, executable=n % 2 == 1, origin=origin)
+            for n, origin in enumerate(origins)
+        ),
+    )
+    text = made.to_bytes().decode()
+    assert text.partition("\n")[2] == tomli_w.dumps(tomllib.loads(text), indent=2)
+    assert lock.parse(made.to_bytes(), "x") == made
+    assert made.to_bytes() is made.to_bytes(), "it is written once"
 
 
 def test_null_in_an_origin_is_absent_from_the_lock() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,11 @@ def write(context: Context, files: Mapping[str, bytes | str]) -> None:
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
 
 
+def later(context: Context) -> Context:
+    """Of another run, which looks again."""
+    return replace(context, seen={})
+
+
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -112,8 +119,17 @@ def test_links(context: Context, tmp_path: Path) -> None:
     section: list[FileItem] = [LocalFile(path="d", to="d")]
     assert fetched(section, context) == {"files/d/b": b"b", "files/d/link": b"bytes"}
     (context.folder / "d" / "broken").symlink_to("nothing")
-    with pytest.raises(UsageError, match="broken is a link to nothing"):
-        source.resolve(section, context)
+    (context.folder / "d" / "sub").mkdir()
+    (context.folder / "d" / "sub" / "loop").symlink_to("loop")
+    os.mkfifo(context.folder / "d" / "pipe")
+    with pytest.raises(UsageError) as caught:
+        source.resolve(section, later(context))
+    for name, what in (
+        ("broken", "is a link to nothing"),
+        ("pipe", "is no regular file"),
+        ("sub/loop", "is a link to nothing"),
+    ):
+        assert f"{context.folder / 'd' / name} {what}" in str(caught.value.problems)
 
 
 def test_all_that_is_missing_is_named(context: Context) -> None:
@@ -146,12 +162,34 @@ def test_a_change_changes_the_inputs(context: Context) -> None:
     seen = [source.inputs(section, context)]
     assert source.inputs(section, context) == seen[0]
     write(context, {"a": "3!"})
-    seen.append(source.inputs(section, context))
+    seen.append(source.inputs(section, later(context)))
     (context.folder / "a").chmod(0o755)
-    seen.append(source.inputs(section, context))
+    seen.append(source.inputs(section, later(context)))
     write(context, {"d/c": "new"})
-    seen.append(source.inputs(section, context))
+    seen.append(source.inputs(section, later(context)))
     assert all(one != other for n, one in enumerate(seen) for other in seen[:n])
+
+
+def test_one_run_sees_the_files_as_they_were(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(context, {"d/sub/a": "1", "d/b": "2", "other": "3"})
+    section: list[FileItem] = [LocalFile(path="d", to="d")]
+    looked: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: str) -> Any:
+        looked.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    before = source.inputs(section, context)
+    write(context, {"d/c": "new"})
+    assert list(fetched(section, context)) == ["files/d/b", "files/d/sub/a"]
+    assert source.inputs(section, replace(context, kept=())) == before
+    assert looked == [str(context.folder / "d"), str(context.folder / "d" / "sub")]
+    assert list(fetched([LocalFile(path="other", to="d/")], context)) == ["files/d/other"]
+    assert len(source.inputs(section, later(context))) == 3
 
 
 def test_hashing_is_counted_in_bytes(context: Context) -> None:
@@ -161,7 +199,7 @@ def test_hashing_is_counted_in_bytes(context: Context) -> None:
     section: list[FileItem] = [LocalFile(path="a", to="a"), LocalFile(path="d", to="d")]
     source.inputs(section, counted)
     write(context, {"d/c": b"changed"})
-    source.resolve(section, counted)
+    source.resolve(section, later(counted))
     label, size = "hashing local files", 3 * 2**20 + 2
     assert bars.seen == [(label, size, size), (label, 7, 7)], "what is known is not read again"
 

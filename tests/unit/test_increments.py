@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -328,6 +329,24 @@ def test_a_proof_is_made_once_for_a_set(builder: Builder) -> None:
     assert builder.told.steps[-1].endswith("without a network: files")
     builder.build()
     assert not any("wheels" in step for step in builder.told.steps), "a full one counts too"
+
+
+def test_a_folder_is_looked_at_once_in_a_build(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: object) -> Any:
+        looked.append(str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    builder.build()
+    assert looked.count(str(builder.data)) == 1
+    (builder.data / "note").write_text("2", encoding="utf-8")
+    assert builder.build().changed, "another build looks again"
+    assert looked.count(str(builder.data)) == 2
 
 
 def test_what_the_server_has_is_not_fetched(builder: Builder) -> None:

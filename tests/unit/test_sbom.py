@@ -61,7 +61,9 @@ def written(*artifacts: Artifact, **about: Any) -> dict[str, Any]:
     subject = sbom.Subject("demo", "1", "0" * 64, "Python 3.11", artifacts, **about)
     data = sbom.write(subject)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode("ascii")) is None
-    return dict(json.loads(data))
+    document = dict(json.loads(data))
+    assert data.decode("ascii") == json.dumps(document, sort_keys=True, indent=2) + "\n"
+    return document
 
 
 def components(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,5 +19,6 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     for artifact in artifacts:
         if not artifact.path.startswith("files/"):
             raise BundleError(f"{paths.shown(artifact.path)} is no place for a plain file")
-        target = site.generation.path / artifact.path
-        blobs.place(site.blobs.path(artifact.sha256), target, executable=artifact.executable)
+        # Text, no Path objects: there may be a hundred thousand.
+        target = f"{site.generation.path}/{artifact.path}"
+        blobs.place(site.blobs.name(artifact.sha256), target, executable=artifact.executable)

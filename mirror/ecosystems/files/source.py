@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -28,8 +29,8 @@ _LINE = 4096
 
 def inputs(section: Sequence[FileItem], context: Context) -> dict[str, str]:
     """The sha256 of every file that is on this machine."""
-    found = _locals(_places(section, context), context)
-    return {path: f"{artifact.sha256} {artifact.executable}" for path, artifact in found.items()}
+    local = _find(section, context).local
+    return {path: f"{artifact.sha256} {artifact.executable}" for path, artifact in local.items()}
 
 
 def resolve(section: Sequence[FileItem], context: Context) -> list[Artifact]:
@@ -38,13 +39,15 @@ def resolve(section: Sequence[FileItem], context: Context) -> list[Artifact]:
     A remote file's size is what its server says; it is fetched at once where the server says
     nothing. Raises UsageError that names all that is missing, DownloadError.
     """
-    places = _places(section, context)
-    remote = {path: place for path, place in places.items() if isinstance(place, RemoteFile)}
+    found = _find(section, context)
+    places = found.places.items()
+    remote = {path: place for path, place in places if isinstance(place, RemoteFile)}
     sizes = _sizes(remote, context)
-    local = _locals(places, context)
     return [
-        local[path] if isinstance(place, Path) else Artifact(KIND, path, sizes[path], place.sha256)
-        for path, place in places.items()
+        Artifact(KIND, path, sizes[path], place.sha256)
+        if isinstance(place, RemoteFile)
+        else found.local[path]
+        for path, place in places
     ]
 
 
@@ -52,7 +55,7 @@ def requests(
     artifacts: Sequence[Artifact], section: Sequence[FileItem], context: Context
 ) -> list[Request | Path]:
     """A local file is where it is; a remote one is asked for by its sha256."""
-    places = _places(section, context)
+    places = _find(section, context).places
 
     def request(artifact: Artifact) -> Request | Path:
         place = places[artifact.path]
@@ -68,7 +71,7 @@ def derived(artifacts: Sequence[Artifact], context: Context) -> dict[str, bytes]
 
 def prove(artifacts: Sequence[Artifact], section: Sequence[FileItem], context: Context) -> None:
     """Warn of scripts that no Linux would start, because their lines end as on Windows."""
-    places = _places(section, context)
+    places = _find(section, context).places
     for artifact in artifacts:
         place = places[artifact.path]
         with open(
@@ -80,6 +83,27 @@ def prove(artifacts: Sequence[Artifact], section: Sequence[FileItem], context: C
                 f"{artifact.path} is a script whose lines end with CR LF: Linux will say `bad"
                 " interpreter`. Let its lines end with LF alone."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the section names, by path in the bundle.
+
+    places: where the bytes are, of each. local: those that are on this machine.
+    """
+
+    places: Mapping[str, Place]
+    local: Mapping[str, Artifact]
+
+
+def _find(section: Sequence[FileItem], context: Context) -> _Found:
+    """Look once in a run: there may be a hundred thousand. Raises UsageError as `_places` does."""
+    key = (KIND, *section)
+    if key not in context.seen:
+        places = _places(section, context)
+        context.seen[key] = _Found(places, _locals(places, context))
+    found: _Found = context.seen[key]
+    return found
 
 
 def _places(section: Sequence[FileItem], context: Context) -> dict[str, Place]:

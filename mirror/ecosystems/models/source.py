@@ -136,7 +136,7 @@ class Repositories:
         ask = partial(self.requests, section=section, context=context)
         places, downloads = locate(artifacts, context.blobs, ask)
         context.fetcher.fetch(downloads, f"reading {self.kind}:")
-        return {artifact.path: places[artifact.sha256] for artifact in artifacts}
+        return {a.path: places.get(a.sha256) or context.blobs.path(a.sha256) for a in artifacts}
 
     def _snapshots(self, items: Sequence[Item], context: Context, tell: Progress) -> list[Snapshot]:
         """What is chosen of each repository, each with a commit; a Hub is asked in parallel.
