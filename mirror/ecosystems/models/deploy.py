@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from mirror.core.artifact import Artifact
@@ -24,20 +25,31 @@ def deploy(artifacts: Sequence[Artifact], site: Site) -> None:
     found = revisions(artifacts)
     cache, hub = layout(found), site.generation.hub
     check_names(cache.blobs, site.blobs)
-    for path, artifact in cache.blobs.items():
-        blobs.place(site.blobs.path(artifact.sha256), hub / path)
-    for path, blob in cache.links.items():
-        _link(hub / path, hub / blob)
-    for path, text in {**cache.trees, **cache.refs}.items():
-        _write(hub / path, text)
+    # Text, no Path objects: there may be a hundred thousand.
+    for name, artifact in cache.blobs.items():
+        blobs.place(site.blobs.name(artifact.sha256), f"{hub}/{name}")
+    for name, blob in cache.links.items():
+        _link(f"{hub}/{name}", f"{hub}/{blob}")
+    for name, text in {**cache.trees, **cache.refs}.items():
+        _write(hub / name, text)
     for revision in found:
-        _link(site.generation.path / revision.path, hub / snapshot(revision))
+        _link(f"{site.generation.path}/{revision.path}", f"{hub}/{snapshot(revision)}")
 
 
-def _link(path: Path, target: Path) -> None:
+def _link(path: str, target: str) -> None:
     """A relative link, so that the root can be moved, or mounted elsewhere."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(os.path.relpath(target, path.parent))
+    folder, name = os.path.split(target)
+    text = f"{_way(os.path.dirname(path), folder)}/{name}"
+    try:
+        os.symlink(text, path)
+    except FileNotFoundError:  # the first one in its folder
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(text, path)
+
+
+@lru_cache(maxsize=64)
+def _way(start: str, folder: str) -> str:
+    return os.path.relpath(folder, start)
 
 
 def _write(path: Path, text: str) -> None:
