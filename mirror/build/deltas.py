@@ -42,12 +42,15 @@ _SHORT = 512
 
 
 def noted(index: Index, base: Base, blobs: Blobs) -> dict[str, Artifact]:
-    """The deltas that are made already: sha256 of the result -> what is shipped for it."""
+    """The deltas that are made already: sha256 of the result -> what is shipped for it.
+
+    Raises OSError for a note that cannot be read: without it the bundle would be another.
+    """
     found = {}
     for old, new in _pairs(index, base):
         try:
             known = json.loads(_note(old, new, blobs).read_bytes() or b"null")
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             continue
         if known and blobs.has(known["sha256"], known["size"]):
             pieces = [Piece(size, at) for size, at in known["pieces"]]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from mirror.bundle import beside, flow
 from mirror.bundle.volumes import (
     LIST_SUFFIX,
-    MAX_LIST_BYTES,
     Part,
     VolumeList,
     bundle_name,
     list_path,
+    read_bytes,
     read_list,
 )
 from mirror.core.paths import shown
@@ -288,10 +288,8 @@ def list_standing(place: Path, judge: Judge) -> Standing:
     A list without any is none the worse: what is installed is judged by the signatures over the
     index. Signed, it tells which volumes are whole before the one with the index has come.
     """
-    with open(place, "rb") as file:
-        data = file.read(MAX_LIST_BYTES + 1)
     lenient = replace(judge, demand=False)
-    return lenient(shown(str(place)), data, beside.read([beside.path(place)]))
+    return lenient(shown(str(place)), read_bytes(place), beside.read([beside.path(place)]))
 
 
 def open_volumes(

@@ -12,7 +12,15 @@ from functools import partial
 from pathlib import Path
 
 from mirror.bundle import flow, layout, recovery, writer
-from mirror.bundle.volumes import MAX_VOLUMES, Part, VolumeList, list_path, names, read_list
+from mirror.bundle.volumes import (
+    MAX_VOLUMES,
+    Part,
+    VolumeList,
+    list_path,
+    names,
+    parse_list,
+    read_bytes,
+)
 from mirror.core.index import Index
 from mirror.core.progress import Progress
 from mirror.errors import BundleError, TargetError, UsageError
@@ -174,11 +182,12 @@ def _listed(place: Path) -> set[str]:
 
     Raises OSError for one that cannot be read.
     """
-    if not place.exists():
+    try:
+        data = read_bytes(place)
+    except FileNotFoundError:
         return set()
-    place.read_bytes()
     with suppress(BundleError, TargetError):
-        old = read_list(place)
+        old = parse_list(data, place)
         return {part.name for part in (*old.volumes, *old.recovery)}
     return set()
 

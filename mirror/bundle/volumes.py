@@ -83,10 +83,20 @@ def bundle_name(file: str) -> str | None:
 def read_list(path: Path) -> VolumeList:
     """The list in a file. Raises BundleError for a wrong one, TargetError for one of the future."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_LIST_BYTES + 1)
+        data = read_bytes(path)
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_list(data, path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A list's bytes, of one that is too long as many as show it. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(MAX_LIST_BYTES + 1)
+
+
+def parse_list(data: bytes, path: Path) -> VolumeList:
+    """The list that these bytes of a file spell. Raises as `read_list` does."""
     hint = "Send it again; it is small."
     try:
         document = strict_json.loads(data) if len(data) <= MAX_LIST_BYTES else None

@@ -97,7 +97,7 @@ def _builds(shop: Workshop, folder: Path) -> Iterator[Scene]:
     whole = Built(out)
     yield Scene("build", command(), fresh, whole, ignored=["cache/*"], points=150)
     volumes = command("--since", str(shop.full), "--volume-size", "200k")
-    yield Scene("volumes", volumes, before, whole, shop.bundles, ignored=["cache/*"], points=150)
+    yield Scene("volumes", volumes, before, whole, shop.bundles, ignored=["cache/*"])
 
 
 def _environment(shop: Workshop, root: Path) -> Iterator[Scene]:
