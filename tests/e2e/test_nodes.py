@@ -75,8 +75,13 @@ class Pair:
     def outcome(self, node: int) -> dict[str, Any]:
         self.running[node].wait(LONG)
         file = self.folder / f"node{node}" / "outcome.json"
-        assert file.exists(), (self.folder / f"node{node}.log").read_text()
+        assert file.exists(), self.said(node)
         return dict(json.loads(file.read_text()))
+
+    def said(self, node: int) -> list[str]:
+        """What a node has printed, and what came of it."""
+        files = [self.folder / f"node{node}.log", self.folder / f"node{node}" / "outcome.json"]
+        return [file.read_text() for file in files if file.exists()]
 
     def pid(self, rank: int, node: int, step: int = 3) -> int:
         """Of a rank, once it has done so many steps."""
@@ -86,7 +91,8 @@ class Pair:
             phase = ranks.read_phase(folder, rank)
             return phase is not None and phase.name == "step" and (phase.step or 0) > step
 
-        assert wait(there, LONG), (self.folder / f"node{node}.log").read_text()
+        wait(lambda: there() or self.running[node].poll() is not None, LONG)
+        assert there(), self.said(node)
         phase = ranks.read_phase(folder, rank)
         assert phase
         return phase.pid

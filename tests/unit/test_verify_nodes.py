@@ -6,7 +6,7 @@ import itertools
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
@@ -69,6 +69,23 @@ def at_once(*work: Callable[[], Gathered]) -> list[Gathered]:
     for thread in threads:
         thread.join(60)
     return [found[number] for number in range(len(work))]
+
+
+def test_the_first_that_a_node_hears_is_that_it_is_welcome(
+    meet: Callable[[int], Meeting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is told to all while node 0's machine is busy with something else."""
+    send = wire.Wire.send
+
+    def later(self: wire.Wire, message: Mapping[str, Any]) -> None:
+        if "welcome" in message:
+            time.sleep(0.1)
+        send(self, message)
+
+    monkeypatch.setattr(wire.Wire, "send", later)
+    monkeypatch.setattr(wire, "BEAT", 0.01)
+    meeting = meet(2)
+    assert [meeting.join(node).node for node in (0, 1)] == [0, 1]
 
 
 def wait(until: Callable[[], object], seconds: float = 30) -> None:

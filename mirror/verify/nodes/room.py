@@ -100,15 +100,17 @@ class Room:
             with self._changed:
                 refusal = self._judge(hello or {}, nonce)
                 if not refusal and hello:
-                    node = int(str(hello["node"]))
-                    self._names[node] = shown(f"{hello.get('host')}, {peer.peer}"[:_NAME])
-                    self._wires[node] = peer
+                    number = int(str(hello["node"]))
+                    # Before anybody else can send it something: it takes the first line for this.
+                    peer.send({"welcome": number})
+                    self._names[number] = shown(f"{hello.get('host')}, {peer.peer}"[:_NAME])
+                    self._wires[number] = peer
+                    node = number
                 self._strangers.discard(peer)
             if node is None:
                 peer.send({"refused": refusal})
                 return
             peer.known()
-            peer.send({"welcome": node})
             while message := peer.receive():
                 if "bye" in message:
                     why = str(message["bye"])
