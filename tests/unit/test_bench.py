@@ -38,6 +38,16 @@ def test_every_row_of_bundles_runs(kind: type[Group], tmp_path: Path) -> None:
     assert {name for aim in compared for name in (aim.ours, aim.theirs)} <= named
 
 
+def test_no_two_groups_have_rows_of_one_name() -> None:
+    """Their seconds would be taken for one row's."""
+    seen: set[str] = set()
+    for group in run.GROUPS:
+        names = {aim.ours for aim in group.aims}
+        names |= {aim.theirs for aim in group.aims if not isinstance(aim, Limited)}
+        assert not names & seen
+        seen |= names
+
+
 def test_aims_are_judged_by_medians() -> None:
     seconds = {"a": [1.0, 9.0, 2.0], "b": [1.0, 1.0, 1.0]}
     aims = [Compared("a", "b", 2.0), Compared("a", "b", 1.9), Compared("b", "a", None)]
